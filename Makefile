@@ -1,0 +1,53 @@
+# ounce. `make` builds ./ounce; `make test` builds with ASan and UBSan and runs everything that CI runs.
+# B is the build folder: build/release, build/asan, build/fuzz differ only in flags.
+CC      ?= cc
+B       ?= build/release
+DEPS    := libpcre2-8 libutf8proc jansson
+OPT     ?= -O3
+SAN     ?=
+CFLAGS  ?= -g
+# no -ffast-math: sums are in a fixed order, and NaN means something. Contraction off: an FMA is written where it is meant.
+ALL_CFLAGS := -std=c17 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wvla -Wno-unused-parameter \
+              -ffp-contract=off -fno-math-errno -pthread -Isrc -Iinclude -MMD -MP $(OPT) $(SAN) $(CFLAGS) $(shell pkg-config --cflags $(DEPS))
+LIBS    := $(shell pkg-config --libs $(DEPS)) -lm -pthread
+
+ROOMS   := base number checkpoint text kernel kernel/ref kernel/x86 scheme model quantize engine measure
+LIB_SRC := $(sort $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c)))
+CLI_SRC := $(sort $(wildcard src/cli/*.c))
+LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
+CLI_OBJ := $(CLI_SRC:%.c=$(B)/%.o)
+
+all: ounce
+ounce: $(B)/ounce
+	@cp -f $< $@
+$(B)/ounce: $(CLI_OBJ) $(B)/libounce.a
+	$(CC) $(SAN) -o $@ $^ $(LIBS)
+$(B)/libounce.a: $(LIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+# ISA flags are per object file and nowhere else.
+%_avx2.o: ISA := -mavx2 -mfma -mf16c
+%_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mfma -mf16c
+%_amx.o: ISA := -mamx-tile -mamx-int8 -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq
+
+$(B)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ISA) -c -o $@ $<
+
+# Unit tests: one program a file in tests/unit, linked with the library and cmocka.
+UNIT_SRC := $(sort $(wildcard tests/unit/*.c))
+UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(B)/unit/%)
+$(B)/unit/%: $(B)/tests/unit/%.o $(B)/libounce.a
+	@mkdir -p $(@D)
+	$(CC) $(SAN) -o $@ $^ $(LIBS) -lcmocka
+unit: $(UNIT_BIN)
+
+CHECK_SRC := $(sort $(wildcard tests/check/*.c))
+$(B)/check: $(CHECK_SRC:%.c=$(B)/%.o) $(B)/libounce.a
+	$(CC) $(SAN) -o $@ $^ $(LIBS)
+
+clean:
+	rm -rf build ounce
+.PHONY: all clean unit test demo fuzz interop
+-include $(shell find build -name '*.d' 2>/dev/null)

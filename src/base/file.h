@@ -1,0 +1,36 @@
+/* Files: read-only maps, whole reads with a limit, atomic replacement of a file and of a folder. */
+#ifndef OZ_BASE_FILE_H
+#define OZ_BASE_FILE_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/err.h"
+#include "base/str.h"
+
+typedef struct oz_mmap { const uint8_t *data; size_t n_bytes; char *path; } oz_mmap;
+oz_status oz_mmap_open(oz_mmap *m, const char *path, oz_err *err); /* a regular file; an empty one gives n_bytes 0 */
+void oz_mmap_close(oz_mmap *m);
+/* Tells the system that [p, p+n) of a map will not be read again: whole pages inside it leave the process. */
+void oz_mmap_drop(const oz_mmap *m, const void *p, size_t n_bytes);
+
+oz_status oz_file_read(oz_buf *out, const char *path, size_t limit_bytes, oz_err *err); /* path "-": stdin */
+/* Writes beside `path` and renames: the old file or the new one is there, never a part. */
+oz_status oz_file_write_atomic(const char *path, const void *data, size_t n_bytes, oz_err *err);
+oz_status oz_file_copy(const char *from, const char *to, oz_err *err);
+bool oz_path_exists(const char *path);
+bool oz_path_is_dir(const char *path);
+char *oz_path_join(const char *dir, const char *name); /* oz_free */
+
+/* A folder written beside its target and renamed at the end. An existing target is refused unless `force`, and then
+ * replaced only at commit. _close without _commit removes everything. SIGINT: see oz_interrupted(). */
+typedef struct oz_outdir oz_outdir;
+oz_status oz_outdir_open(oz_outdir **out, const char *target, bool force, oz_err *err);
+const char *oz_outdir_path(const oz_outdir *d); /* the temporary folder, to write into */
+oz_status oz_outdir_commit(oz_outdir *d, oz_err *err); /* fsync, rename */
+void oz_outdir_close(oz_outdir **d);
+
+/* SIGINT and SIGTERM set a flag; long work polls it and returns OZ_E_INTERRUPTED. */
+void oz_interrupt_init(void);
+bool oz_interrupted(void);
+
+#endif

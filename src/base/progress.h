@@ -1,0 +1,19 @@
+/* What a program says on stderr while it works. On a terminal one line that is redrawn, with rate and ETA; into a pipe a
+ * line every few seconds; nothing after oz_log_quiet(true) but warnings and errors. */
+#ifndef OZ_BASE_PROGRESS_H
+#define OZ_BASE_PROGRESS_H
+#include <stdbool.h>
+#include <stdint.h>
+
+void oz_log_quiet(bool quiet);
+bool oz_log_colour(void); /* stderr is a terminal and NO_COLOR is not set */
+void oz_log_info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void oz_log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));  /* "warning: ..." */
+void oz_log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "error: ..." */
+
+typedef struct oz_progress { const char *what, *unit; int64_t total, done, start_us, last_us; bool shown; } oz_progress;
+void oz_progress_init(oz_progress *p, const char *what, const char *unit, int64_t total); /* total 0: unknown */
+void oz_progress_step(oz_progress *p, int64_t done);
+void oz_progress_deinit(oz_progress *p); /* clears or ends the line */
+
+#endif

@@ -1,0 +1,69 @@
+/* Checkpoints: what a Hugging Face folder or a GGUF file holds, as one view; and the writer of safetensors folders.
+ * Reading maps files and copies nothing. Every count and offset is checked against the file before it is used.
+ * Sources: safetensors format description; GGUF v2/v3; formats.md sections 2.10 and 6.9. */
+#ifndef OZ_CHECKPOINT_CHECKPOINT_H
+#define OZ_CHECKPOINT_CHECKPOINT_H
+#include <jansson.h>
+#include "base/err.h"
+#include "number/number.h"
+
+enum { OZ_MAX_DIMS = 8 };
+
+typedef struct oz_tensor {
+    const char *name;      /* Hugging Face name, for GGUF too */
+    const char *file_name; /* without folder, for messages */
+    oz_dtype dtype;
+    int n_dims;
+    int64_t dims[OZ_MAX_DIMS]; /* slowest first: a Linear weight is [out, in] */
+    const void *data;          /* may be misaligned by at most the file's own alignment */
+    size_t n_bytes;
+    int32_t rope_heads;        /* > 0: GGUF's interleaved q/k rows, see oz_weight */
+} oz_tensor;
+
+typedef struct oz_ckpt oz_ckpt;
+/* path: a folder (config.json + model.safetensors or model.safetensors.index.json + shards) or a .gguf file. */
+oz_status oz_ckpt_open(oz_ckpt **out, const char *path, oz_err *err);
+void oz_ckpt_close(oz_ckpt **c);
+const char *oz_ckpt_path(const oz_ckpt *c);
+bool oz_ckpt_is_gguf(const oz_ckpt *c);
+const json_t *oz_ckpt_config(const oz_ckpt *c); /* config.json; made from the metadata for a GGUF */
+size_t oz_ckpt_count(const oz_ckpt *c);
+const oz_tensor *oz_ckpt_at(const oz_ckpt *c, size_t i); /* by name, ascending */
+const oz_tensor *oz_ckpt_find(const oz_ckpt *c, const char *name); /* NULL: not there */
+size_t oz_ckpt_bytes(const oz_ckpt *c); /* of all tensors' data */
+void oz_ckpt_drop(const oz_ckpt *c, const oz_tensor *t); /* its pages will not be read again */
+
+/* What text needs, without touching weights: works for a folder that holds only tokenizer files. Members are new references or NULL
+ * where absent (tokenizer too: the caller says what it needed). chat_template comes from chat_template.jinja, else from tokenizer_config. */
+typedef struct oz_text_files { json_t *tokenizer, *tokenizer_config, *generation_config, *special_tokens_map; char *chat_template; } oz_text_files;
+oz_status oz_text_files_open(oz_text_files *out, const char *path, oz_err *err);
+void oz_text_files_close(oz_text_files *f);
+
+/* The writer. Declare every tensor, then fix the layout (after which sizes are known to the byte), then write data in any order.
+ * Order of tensors, header and padding are those of the safetensors library: alignment of dtype descending, then name; header padded
+ * with spaces to a multiple of 8; metadata {"format":"pt"}. One file "model.safetensors" if all fits shard_bytes (0: no limit),
+ * else model-0000i-of-0000N.safetensors filled in declaration order, and model.safetensors.index.json. */
+typedef struct oz_layout oz_layout;
+oz_layout *oz_layout_new(size_t shard_bytes);
+void oz_layout_free(oz_layout **l);
+/* The same name twice is an error. */
+oz_status oz_layout_add(oz_layout *l, const char *name, oz_dtype dtype, int n_dims, const int64_t *dims, oz_err *err);
+oz_status oz_layout_fix(oz_layout *l, oz_err *err);
+size_t oz_layout_file_count(const oz_layout *l); /* safetensors files and the index */
+const char *oz_layout_file(const oz_layout *l, size_t i, size_t *n_bytes); /* name and exact size on disk */
+size_t oz_layout_bytes(const oz_layout *l); /* of all its files */
+
+typedef struct oz_writer oz_writer;
+oz_status oz_writer_open(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err); /* headers written, files sized */
+/* Bytes [offset, offset + n) of a tensor's data. Any thread. */
+oz_status oz_writer_put(oz_writer *w, const char *name, size_t offset, const void *data, size_t n_bytes, oz_err *err);
+oz_status oz_writer_finish(oz_writer *w, oz_err *err); /* every tensor complete, or an error that names one; fsync */
+void oz_writer_close(oz_writer **w);
+
+/* Files of a checkpoint that are neither weights nor config.json are copied as they are (tokenizer, template, generation config,
+ * *.py, LICENSE ...); for a GGUF they are made: tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json. */
+oz_status oz_ckpt_copy_side_files(const oz_ckpt *c, const char *dir, oz_err *err);
+/* config.json as transformers writes it: keys sorted, indent 2, one newline at the end. */
+oz_status oz_config_write(const json_t *config, const char *dir, oz_err *err);
+
+#endif

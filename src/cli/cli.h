@@ -1,0 +1,29 @@
+/* Commands: a row each in the table of main.c. */
+#ifndef OZ_CLI_CLI_H
+#define OZ_CLI_CLI_H
+#include "base/opt.h"
+#include "checkpoint/checkpoint.h"
+#include "kernel/kernel.h"
+#include "model/model.h"
+#include "text/text.h"
+
+typedef struct oz_cmd {
+    const char *name;
+    const oz_opt_cmd *(*describe)(void);               /* table and help */
+    oz_status (*run)(const char **args, int n_args, oz_err *err); /* after parsing */
+} oz_cmd;
+
+/* Options that several commands share (common.c). */
+typedef struct oz_common { const char *device, *dtype, *cpu_level; int64_t threads, max_len; bool quiet, json, deterministic; } oz_common;
+extern oz_common oz_cli_common;
+extern const oz_opt oz_cli_opts_model[];  /* --device --dtype --cpu-level --threads --max-model-len --deterministic */
+extern const oz_opt oz_cli_opts_output[]; /* -q --json */
+
+/* MODEL opened for running. Members are NULL where not asked for. */
+typedef struct oz_cli_model { oz_ckpt *ckpt; oz_dev *dev; oz_model *model; oz_text_files text; oz_tok *tok; } oz_cli_model;
+oz_status oz_cli_dev_open(oz_dev **out, oz_err *err);
+oz_status oz_cli_model_open(oz_cli_model *out, const char *path, oz_dev *dev /* NULL: opens one */, bool need_tok, int64_t max_tok, oz_err *err);
+void oz_cli_model_close(oz_cli_model *m);
+oz_status oz_cli_ids_read(oz_ids *out, const char *path, int64_t vocab_size, oz_err *err); /* decimal, white space; "-": stdin */
+
+#endif

@@ -1,0 +1,81 @@
+/* Models: an architecture's descriptor, its weights packed for a device, the compiled plan, state, and running a call through it into a sink.
+ * The forward pass exists once: plan.c compiles it, exec.c runs it. */
+#ifndef OZ_MODEL_MODEL_H
+#define OZ_MODEL_MODEL_H
+#include <stdio.h>
+#include "base/err.h"
+#include "checkpoint/checkpoint.h"
+#include "kernel/kernel.h"
+#include "scheme/scheme.h"
+
+/* ---- architecture: what quantizers, planners and inspectors read of it, without a device ---- */
+typedef enum oz_role {
+    OZ_ROLE_EMBED, OZ_ROLE_HEAD, OZ_ROLE_NORM, OZ_ROLE_ATTN_Q, OZ_ROLE_ATTN_K, OZ_ROLE_ATTN_V, OZ_ROLE_ATTN_O,
+    OZ_ROLE_FFN_GATE, OZ_ROLE_FFN_UP, OZ_ROLE_FFN_DOWN, OZ_ROLE_COUNT
+} oz_role;
+const char *oz_role_name(oz_role r);
+
+typedef struct oz_arch_tensor {   /* one tensor that a config calls for */
+    char *name;                   /* "model.layers.0.self_attn.q_proj.weight" */
+    char *module;                 /* without ".weight" / ".bias" */
+    const char *class_name;       /* "Linear", "Embedding", "RMSNorm" */
+    oz_role role;
+    int layer;                    /* -1: none */
+    bool is_bias, optional;
+    int64_t rows, cols;           /* vectors: rows, and cols 0 */
+} oz_arch_tensor;
+typedef struct oz_arch_list { oz_arch_tensor *items; size_t n; } oz_arch_list;
+/* All tensors of a config (config.json); OZ_E_UNSUPPORTED names an unknown model_type. Also checks the config. */
+oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, oz_err *err);
+void oz_arch_list_deinit(oz_arch_list *l);
+oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype; BF16 if absent */
+
+/* ---- a loaded model ---- */
+typedef struct oz_model oz_model;
+typedef struct oz_model_cfg { const char *dtype; /* "auto", "f32" */ int64_t max_len; /* 0: the config's */ int64_t max_tok; /* token rows a call, 0: 512 */ } oz_model_cfg;
+oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err);
+void oz_model_close(oz_model **m);
+typedef struct oz_model_info {
+    const char *model_type, *dtype;
+    int64_t vocab_size, hidden_size, n_layers, n_heads, n_heads_kv, head_dim, intermediate_size, max_len, max_tok;
+    int32_t bos_id, eos_ids[8]; int n_eos; /* of config.json */
+    size_t weight_bytes;   /* packed, on the device */
+    size_t stream_bytes;   /* of weights read to decode one token (embedding table: one row) */
+    double flop_tok;       /* of the linears, for one token, head included */
+    double head_flop_tok;
+    size_t kv_bytes_tok, workspace_bytes;
+} oz_model_info;
+const oz_model_info *oz_model_get(const oz_model *m);
+void oz_model_plan_print(const oz_model *m, FILE *out);
+/* Each linear module in order: its scheme and the kernel that runs it. */
+typedef struct oz_model_module { const char *name; const oz_scheme *scheme; const oz_packed *packed; } oz_model_module;
+size_t oz_model_module_count(const oz_model *m);
+oz_model_module oz_model_module_at(const oz_model *m, size_t i);
+
+/* State: storage of KV blocks (16 tokens each) for all layers. Who owns a block is the caller's business. */
+typedef struct oz_state oz_state;
+oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, oz_err *err);
+void oz_state_free(oz_state **s);
+int64_t oz_state_blocks(const oz_state *s);
+
+/* ---- running ---- */
+typedef enum oz_sink_kind { OZ_SINK_NONE, OZ_SINK_COPY, OZ_SINK_STAT, OZ_SINK_KL } oz_sink_kind;
+/* Where the rows asked for go. lm_head runs on them in chunks that the workspace bounds. out, by kind, n_rows entries:
+ * COPY float [n_rows, vocab]; STAT oz_row_stat; KL oz_kl_stat for each model but the first: [n_models - 1, n_rows]. */
+typedef struct oz_sink { oz_sink_kind kind; void *out; const int32_t *targets; /* [n_rows] or NULL */ } oz_sink;
+
+typedef struct oz_call {
+    const int32_t *ids; int64_t n_tok;    /* token rows, at most max_tok */
+    const oz_seg *segs; int64_t n_segs;   /* cover the rows in order */
+    const int32_t *rows; int64_t n_rows;  /* which rows reach the sink, ascending */
+    int64_t layer_begin, layer_end;       /* layer_end 0: all. A partial range needs residual in/out instead of ids/sink */
+    const float *residual_in;             /* host [n_tok, hidden]; layer_begin > 0 */
+    float *residual_out;                  /* host; layer_end < n_layers, or NULL */
+    void (*tap)(void *arg, int layer, const float *hidden, int64_t n_tok, int64_t hidden_size); /* host rows after each layer, or NULL */
+    void *tap_arg;
+} oz_call;
+oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_sink *sink, oz_err *err);
+/* The same call through several models with the same vocabulary; the sink sees them together, chunk by chunk. models[0] is the reference. */
+oz_status oz_lockstep_run(oz_model *const *models, oz_state *const *states, int n_models, const oz_call *call, const oz_sink *sink, oz_err *err);
+
+#endif
