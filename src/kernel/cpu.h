@@ -1,0 +1,74 @@
+/* Internal to kernel/: the CPU device's table. `ref` fills every slot; avx2, then avx512 and amx, overwrite what they do better
+ * (cpu_init.c, a staircase that reads top to bottom).
+ *
+ * Layout of a packed weight: rows are cut into panels of `panel` rows, padded with zero codes. Inside a panel K runs slowest, so that one
+ * step of K reads one contiguous piece and a product streams its panel once. Scales (and offsets, where a format has a free
+ * minimum) are f32 [n_panels, n_groups, panel]: value = code * scale + offset. What a code is, and how K is interleaved, is the
+ * gemm row's own business: it packs, multiplies and reads rows back (embedding tables are read through get_row). */
+#ifndef OZ_KERNEL_CPU_H
+#define OZ_KERNEL_CPU_H
+#include <stdbool.h>
+#include "base/pool.h"
+#include "kernel/kernel.h"
+
+/* What a stored codec becomes in memory: a table in cpu_pack.c maps oz_codec to a kind, losslessly. */
+typedef enum oz_wkind { OZ_WKIND_F32, OZ_WKIND_F16, OZ_WKIND_BF16, OZ_WKIND_I8, OZ_WKIND_I4, OZ_WKIND_F8, OZ_WKIND_COUNT } oz_wkind;
+
+typedef struct oz_gemm_row oz_gemm_row;
+struct oz_packed {
+    const oz_gemm_row *row;
+    oz_wkind kind;
+    int64_t rows, cols, n_panels;
+    int64_t group_size, n_groups; /* columns that share a scale */
+    size_t panel_bytes;           /* of codes, a multiple of 64 */
+    size_t n_bytes;               /* of everything */
+    uint8_t *codes;               /* [n_panels] of panel_bytes, 64-byte aligned */
+    float *scales;                /* NULL for F32, F16, BF16 */
+    float *offsets;               /* NULL: none */
+};
+
+typedef struct oz_gemm_task {
+    const oz_packed *w;
+    const float *bias;            /* NULL or [rows] */
+    oz_rows x;                    /* Q8: int8 codes; F8: e4m3 values widened to f32; each with scales */
+    float *y; int64_t ld_y;       /* column 0 is row 0 of w */
+    int64_t n_tok;
+} oz_gemm_task;
+
+/* One row per (kind, form). NULL gemm: this level has no kernel for it (and then ref's is used if it has one). */
+struct oz_gemm_row {
+    const char *name;             /* "gemm_i8_q8__avx2" */
+    int panel;                    /* rows a panel */
+    size_t (*panel_bytes)(int64_t cols);
+    /* Packs one panel: src f32-coded integer or float codes [panel, cols] (already in logical order, zero rows at the tail). */
+    void (*pack)(uint8_t *dst, const float *codes, int64_t cols);
+    void (*gemm)(const oz_gemm_task *t, int64_t panel0, int64_t panel1);
+    void (*get_row)(float *dst, const oz_packed *w, int64_t r); /* dequantized */
+};
+
+typedef struct oz_cpu_table {
+    const char *level;
+    oz_gemm_row gemm[OZ_WKIND_COUNT][OZ_FORM_COUNT];
+    /* All of these work on one row (token), or on the part of a call that one thread was given. */
+    void (*norm)(float *y, const float *x, const float *w, int64_t dim, float eps);
+    float (*quantize_q8)(int8_t *q, const float *x, int64_t n);  /* returns the scale */
+    float (*quantize_f8)(float *q, const float *x, int64_t n);   /* e4m3 values, widened */
+    void (*rope)(float *head, const float *cos, const float *sin, int64_t half);
+    void (*silu_mul)(float *y, const float *gate, const float *up, int64_t n);
+    void (*add)(float *y, const float *x, int64_t n);
+    /* queries [tok0, tok1) of one segment, KV heads [kvh0, kvh1) */
+    void (*attention)(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1);
+    void (*stat)(oz_row_stat *out, const float *logits, int32_t target, int64_t vocab); /* target -1: none */
+    void (*kl)(oz_kl_stat *out, const float *ref, const float *logits, int32_t target, int64_t vocab);
+} oz_cpu_table;
+
+void oz_cpu_init_ref(oz_cpu_table *t);
+void oz_cpu_init_avx2(oz_cpu_table *t);
+/* Levels that this machine and its operating system can run (CPUID and XCR0), worst first; NULL-terminated names. */
+const char *const *oz_cpu_levels(void);
+/* Fills *t for `level` ("auto": the best). OZ_E_ARG names the levels there are. */
+oz_status oz_cpu_table_init(oz_cpu_table *t, const char *level, oz_err *err);
+
+struct oz_dev { oz_cpu_table table; oz_pool *pool; const oz_ops *ops; char describe[64]; };
+
+#endif
