@@ -88,14 +88,18 @@ size_t oz_weight_bytes(const oz_weight *w);
 
 /* Round-to-nearest quantization, data-free (formats.md sections 3.2, 3.3 and 11.6): f32 arithmetic; symmetric scale = amax / half the
  * code range (127.5, 7.5, 448); the scale is rounded to scale_dtype first, codes are computed against the rounded scale by division, clamp before
- * rounding, ties to even; an all-zero group gets scale 1 and codes 0. NaN or infinity in the source: OZ_E_FORMAT. */
+ * rounding, ties to even; an all-zero group gets scale 1 and codes 0; a scale that would round to zero is the smallest of its type.
+ * NaN or infinity in the source: OZ_E_FORMAT, which names the column. */
 typedef struct oz_rtn { oz_codec codec; int64_t group_size; /* 0: channel */ oz_dtype scale_dtype; } oz_rtn;
+/* Bytes of a stored row of codes: oz_weight's row_bytes where rows are contiguous. A plain block codec needs whole blocks. */
+int64_t oz_codec_row_bytes(oz_codec c, int64_t cols);
 /* One row: codes_row (storage of the codec, padded bits zero), scales_row [n_groups] in scale_dtype. src f32 [cols]. */
 oz_status oz_rtn_row(void *codes_row, void *scales_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);
 
 /* Dynamic activation quantization, the definitions kernels follow (formats.md section 10.11 and 3.5). One token; x f32 [n].
  * int8: s = amax / 127, q = clamp(rne(x / s), -127, 127), true division; an all-zero token: s = 1, q = 0.
- * e4m3: s = max(amax / 448, 1 / (448 * 512)), q = e4m3(clamp(x / s)). */
+ * e4m3: s = max(amax / 448, 1 / (448 * 512)), q = e4m3(clamp(x / s)).
+ * A token with a NaN or an infinity gets scale NaN and codes 0, so that what is computed from it is NaN too. */
 float oz_act_i8(int8_t *q, const float *x, int64_t n);
 float oz_act_e4m3(uint8_t *q, const float *x, int64_t n);
 

@@ -1,0 +1,92 @@
+/* Round-to-nearest quantization of weight rows, and the dynamic quantization of activations: definitions, not speed. */
+#include <math.h>
+#include <string.h>
+#include "number/number.h"
+
+/* Half the code range: what the largest magnitude of a group is divided by. */
+static float half_range(const oz_codec_info *c) {
+    return c->is_float ? 448.0f : 0.5f * (float)(c->code_max - c->code_min);
+}
+
+/* Stores the codes of x / scale from column col0 on. nearbyint: the rounding mode is to nearest, ties to even. */
+static void store_codes(uint8_t *row, oz_codec codec, const float *x, int64_t col0, int64_t n, float scale) {
+    const oz_codec_info *info = oz_codec_get(codec);
+    const float lo = info->is_float ? -448.0f : (float)info->code_min, hi = info->is_float ? 448.0f : (float)info->code_max;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t c = col0 + i;
+        float t = x[i] / scale;
+        t = t < lo ? lo : t > hi ? hi : t;
+        switch (codec) {
+        case OZ_CODEC_F8E4M3: row[c] = oz_e4m3_from_f32(t); break;
+        case OZ_CODEC_I4P: row[c / 2] |= (uint8_t)(((int)nearbyintf(t) + 8) << (c % 2 * 4)); break;
+        case OZ_CODEC_I8P: row[c] = (uint8_t)((int)nearbyintf(t) + 128); break;
+        default: row[c] = (uint8_t)(int8_t)nearbyintf(t); break;
+        }
+    }
+}
+
+/* The scale as stored. A group so small that its scale rounds to zero takes the smallest one that the type has: its codes
+ * stay in range, and no stored scale is zero. */
+static oz_status make_scale(float *scale, void *stored, oz_dtype dtype, float amax, float half, oz_err *err) {
+    *scale = amax > 0 ? amax / half : 1.0f;
+    oz_from_f32(stored, dtype, scale, 1);
+    oz_to_f32(scale, dtype, stored, 1);
+    if (*scale == 0) {
+        *scale = dtype == OZ_DTYPE_F16 ? 0x1p-24f : dtype == OZ_DTYPE_BF16 ? 0x1p-133f : 0x1p-149f;
+        oz_from_f32(stored, dtype, scale, 1);
+    }
+    OZ_NEED(isfinite(*scale), err, OZ_E_FORMAT, "scale %g does not fit %s", (double)(amax / half), oz_dtype_get(dtype)->name);
+    return OZ_OK;
+}
+
+oz_status oz_rtn_row(void *codes_row, void *scales_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
+    const oz_codec_info *info = oz_codec_get(q->codec);
+    const int64_t step = q->group_size > 0 ? q->group_size : cols;
+    const size_t scale_bytes = (size_t)oz_dtype_get(q->scale_dtype)->block_bytes;
+    memset(codes_row, 0, (size_t)oz_codec_row_bytes(q->codec, cols));
+    for (int64_t c = 0, g = 0; c < cols; c += step, g++) {
+        const int64_t n = c + step < cols ? step : cols - c;
+        float amax = 0, scale;
+        for (int64_t i = c; i < c + n; i++) {
+            OZ_NEED(isfinite(src[i]), err, OZ_E_FORMAT, "column %lld: expected a finite weight, found %g", (long long)i, (double)src[i]);
+            if (fabsf(src[i]) > amax) amax = fabsf(src[i]);
+        }
+        OZ_TRY(make_scale(&scale, (uint8_t *)scales_row + (size_t)g * scale_bytes, q->scale_dtype, amax, half_range(info), err));
+        store_codes(codes_row, q->codec, src + c, c, n, scale);
+    }
+    return OZ_OK;
+}
+
+/* NaN where x holds a NaN or an infinity. */
+static float amax_of(const float *x, int64_t n) {
+    float amax = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(x[i])) return NAN;
+        if (fabsf(x[i]) > amax) amax = fabsf(x[i]);
+    }
+    return amax;
+}
+
+float oz_act_i8(int8_t *q, const float *x, int64_t n) {
+    float amax = amax_of(x, n), s = amax / 127.0f;
+    if (!(s > 0)) { /* all zero, or not a number: then the scale carries it on */
+        for (int64_t i = 0; i < n; i++) q[i] = 0;
+        return isnan(s) ? s : 1.0f;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        float t = nearbyintf(x[i] / s);
+        q[i] = (int8_t)(t < -127.0f ? -127.0f : t > 127.0f ? 127.0f : t);
+    }
+    return s;
+}
+
+float oz_act_e4m3(uint8_t *q, const float *x, int64_t n) {
+    float amax = amax_of(x, n), s = amax / 448.0f;
+    if (isnan(s)) {
+        for (int64_t i = 0; i < n; i++) q[i] = 0;
+        return s;
+    }
+    if (s < 1.0f / (448.0f * 512.0f)) s = 1.0f / (448.0f * 512.0f);
+    for (int64_t i = 0; i < n; i++) q[i] = oz_e4m3_from_f32(x[i] / s); /* which clamps */
+    return s;
+}
