@@ -1,4 +1,4 @@
-/* Options: one row a option. The command line, --help and the manual page come from the same table. */
+/* Options: a row each. The command line, --help and the manual page come from the same table. */
 #ifndef OZ_BASE_OPT_H
 #define OZ_BASE_OPT_H
 #include <stdbool.h>
@@ -25,7 +25,8 @@ typedef struct oz_opt {
 } oz_opt;
 
 typedef struct oz_opt_cmd {
-    const char *name, *usage, *summary, *details; /* details: paragraphs for --help and the manual, or NULL */
+    const char *name, *usage;       /* "run", and what follows it: "MODEL [-p TEXT] [options]" */
+    const char *summary, *details;  /* details: paragraphs for --help and the manual, or NULL */
     const oz_opt *const *tables;                  /* NULL-terminated list of tables, each ended by a row with name NULL */
     int min_args, max_args;                       /* of positional arguments; max -1: any number */
 } oz_opt_cmd;

@@ -20,6 +20,7 @@ bool oz_slice_eq(oz_slice a, oz_slice b);
 
 bool oz_str_starts(const char *s, const char *prefix);
 bool oz_str_ends(const char *s, const char *suffix);
+size_t oz_str_distance(const char *a, const char *b); /* edits between two names, for "did you mean" */
 
 /* Decodes one code point of p[0..n), n > 0. Returns its length 1..4 and stores it; for an ill-formed sequence stores
  * U+FFFD, returns the length of the maximal ill-formed part (Unicode 16, table 3-7) and sets *ok (if given) to false. */

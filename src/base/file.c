@@ -1,0 +1,301 @@
+#include "base/file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/mem.h"
+
+/* ---- maps ---- */
+
+oz_status oz_mmap_open(oz_mmap *m, const char *path, oz_err *err) {
+    *m = (oz_mmap){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    OZ_NEED(fd >= 0, err, errno == ENOENT ? OZ_E_NOT_FOUND : OZ_E_IO, "%s: %s", path, strerror(errno));
+    struct stat st;
+    oz_status s = OZ_OK;
+    void *p = MAP_FAILED;
+    if (fstat(fd, &st) != 0) {
+        s = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: %s", path, strerror(errno));
+    } else if (!S_ISREG(st.st_mode)) {
+        s = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: expected a regular file, found a %s", path, S_ISDIR(st.st_mode) ? "folder" : "device");
+    } else if (st.st_size > 0 && (p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED) {
+        s = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: cannot be mapped: %s", path, strerror(errno));
+    }
+    close(fd);
+    if (s != OZ_OK) return s;
+    *m = (oz_mmap){p == MAP_FAILED ? (const uint8_t *)"" : p, (size_t)st.st_size, oz_strdup(path)};
+    return OZ_OK;
+}
+
+void oz_mmap_close(oz_mmap *m) {
+    if (m->n_bytes) munmap((void *)m->data, m->n_bytes);
+    oz_free(m->path);
+    *m = (oz_mmap){0};
+}
+
+void oz_mmap_drop(const oz_mmap *m, const void *p, size_t n_bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), base = (uintptr_t)m->data;
+    uintptr_t begin = ((uintptr_t)p + page - 1) & ~(page - 1), end = ((uintptr_t)p + n_bytes) & ~(page - 1);
+    if (m->n_bytes && begin >= base && end <= base + m->n_bytes && begin < end) {
+        madvise((void *)(m->data + (begin - base)), end - begin, MADV_DONTNEED);
+    }
+}
+
+/* ---- whole reads ---- */
+
+static oz_status read_fd(oz_buf *out, int fd, const char *path, size_t limit_bytes, oz_err *err) {
+    struct stat st;
+    size_t want = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 ? (size_t)st.st_size : 0;
+    OZ_NEED(want <= limit_bytes, err, OZ_E_FORMAT, "%s: expected at most %zu bytes, found %zu", path, limit_bytes, want);
+    size_t len = out->len;
+    for (;;) {
+        size_t need = len + (want + out->len > len ? want + out->len - len : 0) + 4096;
+        if (out->cap < need) {
+            size_t cap = need > 2 * out->cap ? need : 2 * out->cap;
+            char *p = realloc(out->data, cap);
+            OZ_NEED(p, err, OZ_E_NOMEM, "%s: %zu bytes of memory could not be had", path, cap);
+            out->data = p;
+            out->cap = cap;
+        }
+        ssize_t n = read(fd, out->data + len, out->cap - len - 1);
+        if (n < 0 && errno == EINTR && !oz_interrupted()) continue;
+        if (n <= 0) {
+            out->len = len;
+            out->data[len] = 0;
+            if (n == 0) return OZ_OK;
+            OZ_FAIL(err, errno == EINTR ? OZ_E_INTERRUPTED : OZ_E_IO, "%s: %s", path, errno == EINTR ? "interrupted" : strerror(errno));
+        }
+        len += (size_t)n;
+        OZ_NEED(len - out->len <= limit_bytes, err, OZ_E_FORMAT, "%s: expected at most %zu bytes, found more", path, limit_bytes);
+    }
+}
+
+oz_status oz_file_read(oz_buf *out, const char *path, size_t limit_bytes, oz_err *err) {
+    if (strcmp(path, "-") == 0) return read_fd(out, STDIN_FILENO, "stdin", limit_bytes, err);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    OZ_NEED(fd >= 0, err, errno == ENOENT ? OZ_E_NOT_FOUND : OZ_E_IO, "%s: %s", path, strerror(errno));
+    oz_status s = read_fd(out, fd, path, limit_bytes, err);
+    close(fd);
+    return s;
+}
+
+/* ---- atomic writes ---- */
+
+static oz_status fail_at(oz_err *err, const char *path, int line) {
+    return oz_err_set(err, OZ_E_IO, __FILE__, line, "%s: %s", path, strerror(errno));
+}
+
+static bool write_all(int fd, const char *p, size_t n) {
+    while (n) {
+        ssize_t k = write(fd, p, n);
+        if (k < 0 && errno != EINTR) return false;
+        if (k > 0) p += k, n -= (size_t)k;
+    }
+    return true;
+}
+
+/* "dir/NAME" -> "dir/.NAME.tmp-PID-I": hidden, in the same folder so that a rename suffices. */
+static char *temp_name(const char *path, int i) {
+    const char *slash = strrchr(path, '/');
+    int n_dir = slash ? (int)(slash + 1 - path) : 0;
+    return oz_asprintf("%.*s.%s.tmp-%ld-%d", n_dir, path, path + n_dir, (long)getpid(), i);
+}
+
+static void fsync_parent(const char *path) {
+    char *dir = oz_strdup(path), *slash = strrchr(dir, '/');
+    if (slash) slash[slash == dir] = 0;
+    int fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        fsync(fd); /* some file systems cannot sync a folder, and say so: the rename is done all the same */
+        close(fd);
+    }
+    oz_free(dir);
+}
+
+static atomic_int temp_counter;
+
+/* A file being written: to a name beside its target, or straight to a target that is no regular file (a pipe, /dev/null). */
+typedef struct newfile { int fd; char *temp; const char *path; } newfile;
+
+static oz_status newfile_open(newfile *f, const char *path, mode_t mode, oz_err *err) {
+    struct stat st;
+    *f = (newfile){.fd = -1, .path = path};
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        f->fd = open(path, O_WRONLY | O_CLOEXEC);
+    } else {
+        f->temp = temp_name(path, atomic_fetch_add(&temp_counter, 1));
+        f->fd = open(f->temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
+    }
+    if (f->fd >= 0) return OZ_OK;
+    oz_status s = fail_at(err, path, __LINE__);
+    oz_free(f->temp);
+    return s;
+}
+
+static oz_status newfile_close(newfile *f, oz_status s, oz_err *err) {
+    if (s == OZ_OK && f->temp && fsync(f->fd) != 0) s = fail_at(err, f->path, __LINE__);
+    if (close(f->fd) != 0 && s == OZ_OK) s = fail_at(err, f->path, __LINE__);
+    if (f->temp) {
+        if (s == OZ_OK && rename(f->temp, f->path) != 0) s = fail_at(err, f->path, __LINE__);
+        if (s != OZ_OK) unlink(f->temp);
+        else fsync_parent(f->path);
+    }
+    oz_free(f->temp);
+    return s;
+}
+
+oz_status oz_file_write_atomic(const char *path, const void *data, size_t n_bytes, oz_err *err) {
+    newfile f;
+    OZ_TRY(newfile_open(&f, path, 0666, err));
+    oz_status s = write_all(f.fd, data, n_bytes) ? OZ_OK : fail_at(err, path, __LINE__);
+    return newfile_close(&f, s, err);
+}
+
+oz_status oz_file_copy(const char *from, const char *to, oz_err *err) {
+    int in = open(from, O_RDONLY | O_CLOEXEC);
+    if (in < 0) return fail_at(err, from, __LINE__);
+    newfile f;
+    struct stat st;
+    oz_status s = fstat(in, &st) == 0 ? newfile_open(&f, to, st.st_mode & 0777, err) : fail_at(err, from, __LINE__);
+    if (s == OZ_OK) {
+        char block[64 * 1024];
+        ssize_t n;
+        while ((n = read(in, block, sizeof block)) != 0 && s == OZ_OK) {
+            if (n < 0 && errno == EINTR) continue;
+            if (n < 0) s = fail_at(err, from, __LINE__);
+            else if (!write_all(f.fd, block, (size_t)n)) s = fail_at(err, to, __LINE__);
+        }
+        s = newfile_close(&f, s, err);
+    }
+    close(in);
+    return s;
+}
+
+/* ---- paths ---- */
+
+bool oz_path_exists(const char *path) {
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+bool oz_path_is_dir(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+char *oz_path_join(const char *dir, const char *name) {
+    if (!*dir || *name == '/') return oz_strdup(name);
+    return oz_asprintf("%s%s%s", dir, oz_str_ends(dir, "/") ? "" : "/", name);
+}
+
+/* ---- output folders ---- */
+
+struct oz_outdir { char *target, *temp; bool force, committed; };
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+    return remove(path);
+}
+
+static int remove_tree(const char *path) { return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+
+static int sync_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+    if (type != FTW_F || !S_ISREG(st->st_mode)) return 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    int bad = fsync(fd);
+    close(fd);
+    return bad;
+}
+
+oz_status oz_outdir_open(oz_outdir **out, const char *target, bool force, oz_err *err) {
+    *out = NULL;
+    size_t n = strlen(target);
+    while (n > 1 && target[n - 1] == '/') n--;
+    char *path = oz_strndup(target, n), *temp = NULL;
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    oz_status s = OZ_OK;
+    if (!*base || strcmp(base, ".") == 0 || strcmp(base, "..") == 0) {
+        s = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: expected the name of a folder to make", target);
+    } else if (!force && oz_path_exists(path)) {
+        s = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: exists already (--force replaces it)", path);
+    } else {
+        do { /* a name may be left over from a process that was killed and had our number */
+            oz_free(temp);
+            temp = temp_name(path, atomic_fetch_add(&temp_counter, 1));
+        } while (mkdir(temp, 0777) != 0 && errno == EEXIST);
+        if (!oz_path_is_dir(temp)) s = fail_at(err, path, __LINE__);
+    }
+    if (s != OZ_OK) {
+        oz_free(path);
+        oz_free(temp);
+        return s;
+    }
+    oz_outdir *d = oz_alloc(sizeof *d);
+    *d = (oz_outdir){path, temp, force, false};
+    *out = d;
+    return OZ_OK;
+}
+
+const char *oz_outdir_path(const oz_outdir *d) { return d->temp; }
+
+/* Without renameat2 (some network file systems): two steps, between which the target is missing for an instant. */
+static bool replace(oz_outdir *d) {
+    unsigned how = d->force && oz_path_exists(d->target) ? RENAME_EXCHANGE : RENAME_NOREPLACE;
+    if (renameat2(AT_FDCWD, d->temp, AT_FDCWD, d->target, how) == 0) {
+        if (how == RENAME_EXCHANGE) remove_tree(d->temp);
+        return true;
+    }
+    if (errno != EINVAL && errno != ENOSYS) return false;
+    if (how == RENAME_NOREPLACE) {
+        if (oz_path_exists(d->target)) return errno = EEXIST, false;
+        return rename(d->temp, d->target) == 0;
+    }
+    char *old = oz_asprintf("%s.old", d->temp);
+    bool moved = rename(d->target, old) == 0, ok = moved && rename(d->temp, d->target) == 0;
+    int e = errno;
+    if (ok) remove_tree(old);
+    else if (moved) rename(old, d->target);
+    oz_free(old);
+    errno = e;
+    return ok;
+}
+
+oz_status oz_outdir_commit(oz_outdir *d, oz_err *err) {
+    if (nftw(d->temp, sync_one, 16, FTW_PHYS) != 0 || !replace(d)) return fail_at(err, d->target, __LINE__);
+    d->committed = true;
+    fsync_parent(d->target);
+    return OZ_OK;
+}
+
+void oz_outdir_close(oz_outdir **d) {
+    if (!*d) return;
+    if (!(*d)->committed) remove_tree((*d)->temp);
+    oz_free((*d)->target);
+    oz_free((*d)->temp);
+    oz_free(*d);
+    *d = NULL;
+}
+
+/* ---- signals ---- */
+
+static volatile sig_atomic_t n_signals;
+
+/* The third signal ends the process as if we had not asked: whoever presses the key again and again wants out. */
+static void on_signal(int sig) {
+    if (++n_signals >= 2) signal(sig, SIG_DFL);
+}
+
+void oz_interrupt_init(void) {
+    struct sigaction a = {.sa_handler = on_signal}; /* no SA_RESTART: a read of the terminal returns */
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+}
+
+bool oz_interrupted(void) { return n_signals > 0; }
