@@ -3,8 +3,12 @@
  *
  * Layout of a packed weight: rows are cut into panels of `panel` rows, padded with zero codes. Inside a panel K runs slowest, so that one
  * step of K reads one contiguous piece and a product streams its panel once. Scales (and offsets, where a format has a free
- * minimum) are f32 [n_panels, n_groups, panel]: value = code * scale + offset. What a code is, and how K is interleaved, is the
- * gemm row's own business: it packs, multiplies and reads rows back (embedding tables are read through get_row). */
+ * minimum) are f32 [n_panels, n_groups, panel]: value = code * scale + offset, zero in padded rows. What a code is, and how K is interleaved, is the
+ * gemm row's own business: it packs, multiplies and reads rows back (embedding tables are read through get_row).
+ *
+ * Numerics of every row (ref/gemm.c says them in full): sums over k ascending, each output on its own; with n_groups == 1 and no offsets
+ * the sum is of codes and is multiplied by the row's scale at the end, else a weight is code * scale + offset, rounded once. Q8 and F8
+ * come with n_groups == 1 and no offsets only, and y = sum * (scale * x_scale) + bias in that order; Q8's sum is exact. */
 #ifndef OZ_KERNEL_CPU_H
 #define OZ_KERNEL_CPU_H
 #include <stdbool.h>
@@ -56,7 +60,7 @@ typedef struct oz_cpu_table {
     void (*rope)(float *head, const float *cos, const float *sin, int64_t half);
     void (*silu_mul)(float *y, const float *gate, const float *up, int64_t n);
     void (*add)(float *y, const float *x, int64_t n);
-    /* queries [tok0, tok1) of one segment, KV heads [kvh0, kvh1) */
+    /* queries [tok0, tok1) of one segment (0: its first token), KV heads [kvh0, kvh1) */
     void (*attention)(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1);
     void (*stat)(oz_row_stat *out, const float *logits, int32_t target, int64_t vocab); /* target -1: none */
     void (*kl)(oz_kl_stat *out, const float *ref, const float *logits, int32_t target, int64_t vocab);
@@ -68,6 +72,9 @@ void oz_cpu_init_avx2(oz_cpu_table *t);
 const char *const *oz_cpu_levels(void);
 /* Fills *t for `level` ("auto": the best). OZ_E_ARG names the levels there are. */
 oz_status oz_cpu_table_init(oz_cpu_table *t, const char *level, oz_err *err);
+extern const oz_ops oz_cpu_ops;
+oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err);
+void oz_cpu_packed_free(oz_dev *d, oz_packed **p);
 
 struct oz_dev { oz_cpu_table table; oz_pool *pool; const oz_ops *ops; char describe[64]; };
 

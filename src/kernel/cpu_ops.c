@@ -1,0 +1,283 @@
+/* The operations of the CPU: a call is cut into rows, panels or heads, and the pool's threads run the table's slots on them. Work too
+ * small to be worth waking a thread runs on the caller. How a call is cut never shows in a result. */
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+#include "base/mem.h"
+#include "kernel/cpu.h"
+
+enum {
+    INLINE_WORK = 1 << 15, /* element operations; some microseconds */
+    ATTN_ROWS = 48,        /* queries times heads of a KV head in one item of attention */
+};
+
+static void split(oz_dev *d, int64_t n, int64_t work_each, oz_pool_fn *fn, void *arg) {
+    if (n <= 0) return;
+    if (n == 1 || n * work_each <= INLINE_WORK) {
+        fn(arg, 0, 0, n);
+    } else {
+        oz_pool_run(d->pool, n, 1, fn, arg);
+    }
+}
+
+/* ---- memory ---- */
+
+static oz_status mem_new(void **out, oz_dev *d, size_t n_bytes, const char *what, oz_err *err) {
+    return oz_big_new(out, n_bytes, what, err);
+}
+static void mem_free(oz_dev *d, void *p) { oz_big_free(p); }
+static void copy_bytes(oz_dev *d, void *dst, const void *src, size_t n_bytes) { memcpy(dst, src, n_bytes); }
+
+static int form_bytes(oz_form form) {
+    static const int bytes[OZ_FORM_COUNT] = {[OZ_FORM_F32] = 4, [OZ_FORM_Q8] = 1, [OZ_FORM_F8] = 4};
+    return bytes[form];
+}
+
+/* ---- rows ---- */
+
+typedef struct row_job {
+    oz_dev *d;
+    float *y; int64_t ld_y;
+    const float *x; int64_t ld_x;
+    const float *x2;
+    const oz_packed *w;
+    const oz_rows *q;
+    const int32_t *ids;
+    int64_t n, n_vec;
+    float eps;
+} row_job;
+
+static void embed_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const row_job *j = arg;
+    for (int64_t t = begin; t < end; t++) j->w->row->get_row(j->y + t * j->ld_y, j->w, j->ids[t]);
+}
+
+static void embed(oz_dev *d, float *y, int64_t ld, const oz_packed *w, const int32_t *ids, int64_t n_tok) {
+    row_job j = {.d = d, .y = y, .ld_y = ld, .w = w, .ids = ids};
+    split(d, n_tok, w->cols, embed_rows, &j);
+}
+
+static void norm_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const row_job *j = arg;
+    for (int64_t t = begin; t < end; t++) {
+        for (int64_t v = 0; v < j->n_vec; v++) {
+            j->d->table.norm(j->y + t * j->ld_y + v * j->n, j->x + t * j->ld_x + v * j->n, j->x2, j->n, j->eps);
+        }
+    }
+}
+
+static void norm(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, const float *w, int64_t n_tok, int64_t n_vec,
+                 int64_t dim, float eps) {
+    row_job j = {.d = d, .y = y, .ld_y = ld_y, .x = x, .ld_x = ld_x, .x2 = w, .n = dim, .n_vec = n_vec, .eps = eps};
+    split(d, n_tok, n_vec * dim, norm_rows, &j);
+}
+
+static void quantize_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const row_job *j = arg;
+    const oz_cpu_table *table = &j->d->table;
+    for (int64_t t = begin; t < end; t++) {
+        const float *x = j->x + t * j->ld_x;
+        if (j->q->form == OZ_FORM_Q8) {
+            j->q->scales[t] = table->quantize_q8((int8_t *)j->q->data + t * j->q->ld, x, j->n);
+        } else {
+            j->q->scales[t] = table->quantize_f8((float *)j->q->data + t * j->q->ld, x, j->n);
+        }
+    }
+}
+
+static void quantize(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
+    row_job j = {.d = d, .q = y, .x = x, .ld_x = ld_x, .n = n};
+    split(d, n_tok, 4 * n, quantize_rows, &j);
+}
+
+static void silu_mul_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const row_job *j = arg;
+    for (int64_t t = begin; t < end; t++) {
+        j->d->table.silu_mul(j->y + t * j->ld_y, j->x + t * j->ld_x, j->x2 + t * j->ld_x, j->n);
+    }
+}
+
+static void silu_mul(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n) {
+    row_job j = {.d = d, .y = y, .ld_y = ld_y, .x = gate, .x2 = up, .ld_x = ld_x, .n = n};
+    split(d, n_tok, 4 * n, silu_mul_rows, &j);
+}
+
+static void add_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const row_job *j = arg;
+    for (int64_t t = begin; t < end; t++) j->d->table.add(j->y + t * j->ld_y, j->x + t * j->ld_x, j->n);
+}
+
+static void add(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
+    row_job j = {.d = d, .y = y, .ld_y = ld_y, .x = x, .ld_x = ld_x, .n = n};
+    split(d, n_tok, n, add_rows, &j);
+}
+
+static void gather(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, const int32_t *rows, int64_t n_rows, int64_t n) {
+    for (int64_t r = 0; r < n_rows; r++) memcpy(y + r * ld_y, x + rows[r] * ld_x, (size_t)n * sizeof *y);
+}
+
+/* ---- linear: one region for all parts, cut over the sum of their panels ---- */
+
+static void linear_panels(void *arg, int thread, int64_t begin, int64_t end) {
+    const oz_linear_args *a = arg;
+    int64_t first = 0, column = 0; /* of the part */
+    for (int i = 0; i < a->n_parts; i++) {
+        const oz_packed *w = a->parts[i];
+        int64_t lo = begin > first ? begin - first : 0, hi = end - first < w->n_panels ? end - first : w->n_panels;
+        if (lo < hi) {
+            oz_gemm_task t = {w, a->bias ? a->bias[i] : NULL, a->x, a->y + column, a->ld_y, a->n_tok};
+            w->row->gemm(&t, lo, hi);
+        }
+        first += w->n_panels;
+        column += w->rows;
+    }
+}
+
+static void linear(oz_dev *d, const oz_linear_args *a) {
+    int64_t n_panels = 0, work = 0;
+    for (int i = 0; i < a->n_parts; i++) {
+        n_panels += a->parts[i]->n_panels;
+        work += a->parts[i]->rows * a->parts[i]->cols;
+    }
+    if (a->n_tok > 0) split(d, n_panels, work * a->n_tok / n_panels, linear_panels, (void *)(uintptr_t)a);
+}
+
+/* ---- rope and the KV cache ---- */
+
+typedef struct rope_job {
+    oz_dev *d;
+    float *x, *cos, *sin;
+    const float *inv_freq;
+    int64_t ld, n_heads, head_dim, half, pos0, tok0;
+    float factor;
+} rope_job;
+
+static void rope_table_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const rope_job *j = arg;
+    for (int64_t t = begin; t < end; t++) {
+        float pos = (float)(j->pos0 + t);
+        for (int64_t i = 0; i < j->half; i++) {
+            double angle = pos * j->inv_freq[i];
+            j->cos[(j->tok0 + t) * j->half + i] = (float)cos(angle) * j->factor;
+            j->sin[(j->tok0 + t) * j->half + i] = (float)sin(angle) * j->factor;
+        }
+    }
+}
+
+static void rope_table(oz_dev *d, float *cos, float *sin, const oz_seg *segs, int64_t n_segs, const float *inv_freq, int64_t half,
+                       float factor) {
+    for (int64_t s = 0; s < n_segs; s++) {
+        rope_job j = {.cos = cos, .sin = sin, .inv_freq = inv_freq, .half = half, .pos0 = segs[s].pos0, .tok0 = segs[s].tok0, .factor = factor};
+        split(d, segs[s].n_tok, 64 * half, rope_table_rows, &j);
+    }
+}
+
+static void rope_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const rope_job *j = arg;
+    for (int64_t t = begin; t < end; t++) {
+        for (int64_t h = 0; h < j->n_heads; h++) {
+            j->d->table.rope(j->x + t * j->ld + h * j->head_dim, j->cos + t * j->half, j->sin + t * j->half, j->half);
+        }
+    }
+}
+
+static void rope(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half,
+                 int64_t n_tok) {
+    rope_job j = {.d = d, .x = x, .cos = (float *)(uintptr_t)cos, .sin = (float *)(uintptr_t)sin, .ld = ld, .n_heads = n_heads,
+                  .head_dim = head_dim, .half = half};
+    split(d, n_tok, n_heads * half * 2, rope_rows, &j);
+}
+
+static void kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld, const oz_seg *segs, int64_t n_segs) {
+    int64_t hd = kv->head_dim;
+    for (const oz_seg *s = segs; s < segs + n_segs; s++) {
+        for (int64_t t = 0; t < s->n_tok; t++) {
+            int64_t pos = s->pos0 + t, block = s->blocks[pos / OZ_KV_BLOCK], row = (s->tok0 + t) * ld;
+            for (int64_t h = 0; h < kv->n_heads_kv; h++) {
+                int64_t at = ((block * kv->n_heads_kv + h) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK) * hd;
+                memcpy(kv->k + at, k + row + h * hd, (size_t)hd * sizeof *k);
+                memcpy(kv->v + at, v + row + h * hd, (size_t)hd * sizeof *v);
+            }
+        }
+    }
+}
+
+/* ---- attention ---- */
+
+/* Items are (segment, run of queries, KV head), numbered from the last queries back: late positions cost most, so threads take them
+ * first, one at a time from a shared counter. */
+typedef struct attn_job {
+    oz_dev *d;
+    const oz_attn_args *a;
+    int64_t tok_item; /* queries an item */
+    atomic_llong next;
+} attn_job;
+
+static int64_t seg_items(const attn_job *j, const oz_seg *s) {
+    return (s->n_tok + j->tok_item - 1) / j->tok_item * j->a->kv->n_heads_kv;
+}
+
+static void attn_items(void *arg, int thread, int64_t begin, int64_t end) {
+    attn_job *j = arg;
+    int64_t n_kvh = j->a->kv->n_heads_kv, first = 0, s = 0;
+    for (;;) {
+        int64_t item = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
+        while (s < j->a->n_segs && item - first >= seg_items(j, &j->a->segs[s])) first += seg_items(j, &j->a->segs[s++]);
+        if (s == j->a->n_segs) return;
+        const oz_seg *seg = &j->a->segs[s];
+        int64_t kvh = (item - first) % n_kvh, run = (seg_items(j, seg) - 1 - (item - first)) / n_kvh;
+        int64_t tok0 = run * j->tok_item, tok1 = tok0 + j->tok_item < seg->n_tok ? tok0 + j->tok_item : seg->n_tok;
+        j->d->table.attention(j->a, seg, tok0, tok1, kvh, kvh + 1);
+    }
+}
+
+static void attention(oz_dev *d, const oz_attn_args *a) {
+    int64_t group = a->n_heads / a->kv->n_heads_kv, work = 0;
+    attn_job j = {.d = d, .a = a, .tok_item = group < ATTN_ROWS ? ATTN_ROWS / group : 1};
+    for (int64_t s = 0; s < a->n_segs; s++) work += a->segs[s].n_tok * (a->segs[s].pos0 + a->segs[s].n_tok);
+    int64_t threads = oz_dev_threads(d);
+    split(d, threads, work * a->n_heads * a->kv->head_dim / threads, attn_items, &j);
+}
+
+/* ---- sinks ---- */
+
+typedef struct sink_job {
+    oz_dev *d;
+    oz_row_stat *stat;
+    oz_kl_stat *kl;
+    const float *ref, *logits;
+    const int32_t *targets;
+    int64_t ld, vocab;
+} sink_job;
+
+static void stat_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const sink_job *j = arg;
+    for (int64_t r = begin; r < end; r++) {
+        j->d->table.stat(&j->stat[r], j->logits + r * j->ld, j->targets ? j->targets[r] : -1, j->vocab);
+    }
+}
+
+static void sink_stat(oz_dev *d, oz_row_stat *out, const float *logits, int64_t ld, const int32_t *targets, int64_t n_rows, int64_t vocab) {
+    sink_job j = {.d = d, .stat = out, .logits = logits, .targets = targets, .ld = ld, .vocab = vocab};
+    split(d, n_rows, 8 * vocab, stat_rows, &j);
+}
+
+static void kl_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const sink_job *j = arg;
+    for (int64_t r = begin; r < end; r++) {
+        j->d->table.kl(&j->kl[r], j->ref + r * j->ld, j->logits + r * j->ld, j->targets ? j->targets[r] : -1, j->vocab);
+    }
+}
+
+static void sink_kl(oz_dev *d, oz_kl_stat *out, const float *ref, const float *logits, int64_t ld, const int32_t *targets, int64_t n_rows,
+                    int64_t vocab) {
+    sink_job j = {.d = d, .kl = out, .ref = ref, .logits = logits, .targets = targets, .ld = ld, .vocab = vocab};
+    split(d, n_rows, 16 * vocab, kl_rows, &j);
+}
+
+const oz_ops oz_cpu_ops = {
+    .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = form_bytes,
+    .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free,
+    .embed = embed, .norm = norm, .quantize = quantize, .linear = linear, .rope_table = rope_table, .rope = rope, .kv_write = kv_write,
+    .attention = attention, .silu_mul = silu_mul, .add = add, .gather = gather, .sink_stat = sink_stat, .sink_kl = sink_kl,
+};

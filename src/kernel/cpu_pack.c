@@ -1,0 +1,193 @@
+/* From a stored weight to a packed one: codes go to the panel layout of the row that will multiply, scales to f32.
+ *
+ * The table maps a codec to the kind that it becomes in memory. GGUF blocks carry their scale in the codes and are taken apart here, so that
+ * a Q8_0 or Q4_0 weight keeps its size: nothing is widened. A zero point becomes an offset, -zero * scale, since kernels know one form only,
+ * value = code * scale + offset. */
+#include <string.h>
+#include "base/mem.h"
+#include "kernel/cpu.h"
+
+enum { GGUF_BLOCK = 32, MAX_COLS_Q8 = 1 << 17 /* 128 * 127 * 2^17 < 2^31: int32 sums are exact */ };
+
+static float read_f16(const uint8_t *p) { return oz_f32_from_f16((uint16_t)(p[0] | p[1] << 8)); }
+
+static void block_q8_0(float *codes, float *scale, float *offset, const uint8_t *b) {
+    *scale = read_f16(b);
+    for (int i = 0; i < GGUF_BLOCK; i++) codes[i] = (int8_t)b[2 + i];
+}
+
+static void block_nibbles(float *codes, const uint8_t *b) {
+    for (int i = 0; i < GGUF_BLOCK / 2; i++) {
+        codes[i] = (float)((b[i] & 15) - 8);
+        codes[i + GGUF_BLOCK / 2] = (float)((b[i] >> 4) - 8);
+    }
+}
+
+static void block_q4_0(float *codes, float *scale, float *offset, const uint8_t *b) {
+    *scale = read_f16(b);
+    block_nibbles(codes, b + 2);
+}
+
+/* value = nibble * d + m = (nibble - 8) * d + (m + 8 d) */
+static void block_q4_1(float *codes, float *scale, float *offset, const uint8_t *b) {
+    *scale = read_f16(b);
+    *offset = read_f16(b + 2) + 8.0f * *scale;
+    block_nibbles(codes, b + 4);
+}
+
+typedef struct pack_codec {
+    oz_wkind kind;
+    bool has_offset; /* always; others have one if there are zero points */
+    int block_bytes; /* GGUF block, 0: codes and scales lie apart */
+    void (*block)(float *codes, float *scale, float *offset, const uint8_t *b);
+} pack_codec;
+
+static const pack_codec codecs[OZ_CODEC_COUNT] = {
+    [OZ_CODEC_F32] = {.kind = OZ_WKIND_F32},
+    [OZ_CODEC_F16] = {.kind = OZ_WKIND_F16},
+    [OZ_CODEC_BF16] = {.kind = OZ_WKIND_BF16},
+    [OZ_CODEC_Q8_0] = {OZ_WKIND_I8, false, 34, block_q8_0},
+    [OZ_CODEC_Q4_0] = {OZ_WKIND_I4, false, 18, block_q4_0},
+    [OZ_CODEC_Q4_1] = {OZ_WKIND_I4, true, 20, block_q4_1},
+    [OZ_CODEC_I8] = {.kind = OZ_WKIND_I8},
+    [OZ_CODEC_I8P] = {.kind = OZ_WKIND_I8},
+    [OZ_CODEC_I4P] = {.kind = OZ_WKIND_I4},
+    [OZ_CODEC_F8E4M3] = {.kind = OZ_WKIND_F8},
+};
+
+static const char *const kind_names[OZ_WKIND_COUNT] = {"f32", "f16", "bf16", "i8", "i4", "f8"};
+static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8"};
+
+typedef struct pack_job {
+    oz_packed *p;
+    const oz_weight *w;
+    const pack_codec *codec;
+    int64_t row0;
+    float *scratch; /* a thread: codes [panel, cols], scales [n_groups], offsets [n_groups] */
+    int64_t scratch_floats;
+} pack_job;
+
+static void read_blocks(float *codes, float *scales, float *offsets, const pack_job *j, const uint8_t *row) {
+    for (int64_t g = 0; g < j->p->n_groups; g++) {
+        j->codec->block(codes + g * GGUF_BLOCK, &scales[g], &offsets[g], row + g * j->codec->block_bytes);
+    }
+}
+
+static void read_scales(float *scales, float *offsets, const pack_job *j, int64_t stored) {
+    const oz_weight *w = j->w;
+    int64_t n = j->p->n_groups, first = w->one_scale ? 0 : stored * n;
+    size_t skip_bytes = 0;
+    oz_dtype_bytes(&skip_bytes, w->scale_dtype, first);
+    oz_to_f32(scales, w->scale_dtype, (const uint8_t *)w->scales + skip_bytes, n);
+    for (int64_t g = 0; w->zeros && g < n; g++) offsets[g] = -(float)w->zeros[first + g] * scales[g];
+}
+
+/* Codes of logical row r; its scales go to lane `lane` of the panel. */
+static void read_row(const pack_job *j, float *codes, float *scratch, int64_t r, int64_t panel, int64_t lane) {
+    oz_packed *p = j->p;
+    int64_t stored = oz_weight_stored_row(j->w, j->row0 + r);
+    const uint8_t *row = (const uint8_t *)j->w->codes + stored * j->w->row_bytes;
+    float *scales = scratch, *offsets = scratch + p->n_groups;
+    if (j->codec->block) {
+        read_blocks(codes, scales, offsets, j, row);
+    } else {
+        oz_codec_get(j->w->codec)->expand(codes, row, 0, p->cols);
+        if (p->scales) read_scales(scales, offsets, j, stored);
+    }
+    for (int64_t g = 0; p->scales && g < p->n_groups; g++) {
+        int64_t at = (panel * p->n_groups + g) * p->row->panel + lane;
+        p->scales[at] = scales[g];
+        if (p->offsets) p->offsets[at] = offsets[g];
+    }
+}
+
+static void pack_panels(void *arg, int thread, int64_t begin, int64_t end) {
+    const pack_job *j = arg;
+    oz_packed *p = j->p;
+    int64_t lanes = p->row->panel;
+    float *codes = j->scratch + thread * j->scratch_floats, *rest = codes + lanes * p->cols;
+    for (int64_t panel = begin; panel < end; panel++) {
+        for (int64_t i = 0; i < lanes; i++) {
+            int64_t r = panel * lanes + i;
+            if (r < p->rows) {
+                read_row(j, codes + i * p->cols, rest, r, panel, i);
+            } else {
+                memset(codes + i * p->cols, 0, (size_t)p->cols * sizeof *codes);
+            }
+        }
+        p->row->pack(p->codes + (size_t)panel * p->panel_bytes, codes, p->cols);
+    }
+}
+
+/* One block of memory: codes, scales, offsets. */
+static oz_status packed_alloc(oz_packed *p, bool has_scales, bool has_offsets, oz_err *err) {
+    size_t n_codes, n_scales = 0, n_groups = (size_t)p->n_groups;
+    bool ok = oz_mul_size(&n_codes, (size_t)p->n_panels, p->panel_bytes);
+    if (has_scales) {
+        ok = ok && oz_mul_size(&n_scales, (size_t)p->n_panels * n_groups, (size_t)p->row->panel * sizeof(float));
+        n_scales = (n_scales + 63) & ~(size_t)63;
+    }
+    OZ_NEED(ok, err, OZ_E_NOMEM, "packed weight [%lld, %lld]: its size overflows", (long long)p->rows, (long long)p->cols);
+    p->n_bytes = n_codes + n_scales * (has_offsets ? 2 : 1);
+    void *mem;
+    OZ_TRY(oz_big_new(&mem, p->n_bytes, "packed weight", err));
+    p->codes = mem;
+    if (has_scales) p->scales = (float *)(p->codes + n_codes);
+    if (has_offsets) p->offsets = (float *)(p->codes + n_codes + n_scales);
+    return OZ_OK;
+}
+
+/* What no row of this level can take, before anything is allocated. */
+static oz_status check_form(const oz_dev *d, const oz_weight *w, const oz_packed *p, bool has_offsets, oz_form form, oz_err *err) {
+    const char *kind = kind_names[p->kind], *act = form_names[form], *codec = oz_codec_get(w->codec)->name;
+    OZ_NEED(p->row->gemm, err, OZ_E_UNSUPPORTED, "no kernel gemm_%s_%s at CPU level %s (weights %s, activations %s)", kind, act,
+            d->table.level, codec, act);
+    OZ_NEED(form == OZ_FORM_F32 || (p->n_groups == 1 && !has_offsets), err, OZ_E_UNSUPPORTED,
+            "no kernel gemm_%s_%s for %s: it takes one scale a row and no zero point, found groups of %lld columns%s", kind, act, codec,
+            (long long)p->group_size, has_offsets ? " with zero points" : "");
+    OZ_NEED(form != OZ_FORM_Q8 || p->cols <= MAX_COLS_Q8, err, OZ_E_UNSUPPORTED,
+            "gemm_%s_q8: expected at most %d columns (int32 sums), found %lld", kind, MAX_COLS_Q8, (long long)p->cols);
+    return OZ_OK;
+}
+
+oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err) {
+    const pack_codec *codec = &codecs[w->codec];
+    OZ_NEED(oz_codec_get(w->codec)->plain || w->one_scale || w->group_size > 0, err, OZ_E_ARG, "group size: expected 1 or more, found %lld",
+            (long long)w->group_size);
+    OZ_NEED(row0 >= 0 && n_rows > 0 && row0 <= w->rows - n_rows && w->cols > 0, err, OZ_E_ARG,
+            "weight [%lld, %lld]: rows %lld to %lld cannot be packed", (long long)w->rows, (long long)w->cols, (long long)row0,
+            (long long)(row0 + n_rows));
+    bool has_scales = codec->block || !oz_codec_get(w->codec)->plain, has_offsets = codec->has_offset || w->zeros;
+    oz_packed p = {.row = &d->table.gemm[codec->kind][form], .kind = codec->kind, .rows = n_rows, .cols = w->cols};
+    p.group_size = codec->block ? GGUF_BLOCK : has_scales && !w->one_scale ? w->group_size : w->cols;
+    p.n_groups = (w->cols + p.group_size - 1) / p.group_size;
+    OZ_TRY(check_form(d, w, &p, has_offsets, form, err));
+    p.n_panels = (n_rows + p.row->panel - 1) / p.row->panel;
+    p.panel_bytes = p.row->panel_bytes(w->cols);
+
+    pack_job job = {.p = &p, .w = w, .codec = codec, .row0 = row0};
+    job.scratch_floats = p.row->panel * w->cols + 2 * p.n_groups;
+    void *scratch;
+    OZ_TRY(oz_big_new(&scratch, (size_t)job.scratch_floats * (size_t)oz_dev_threads(d) * sizeof(float), "chunk of rows to pack", err));
+    job.scratch = scratch;
+    oz_status st = packed_alloc(&p, has_scales, has_offsets, err);
+    if (st == OZ_OK) {
+        oz_pool_run(d->pool, p.n_panels, 1, pack_panels, &job);
+        *out = oz_alloc(sizeof **out);
+        **out = p;
+    }
+    oz_big_free(scratch);
+    return st;
+}
+
+void oz_cpu_packed_free(oz_dev *d, oz_packed **p) {
+    if (!*p) return;
+    oz_big_free((*p)->codes);
+    oz_free(*p);
+    *p = NULL;
+}
+
+int64_t oz_packed_rows(const oz_packed *p) { return p->rows; }
+int64_t oz_packed_cols(const oz_packed *p) { return p->cols; }
+size_t oz_packed_bytes(const oz_packed *p) { return p->n_bytes; }
+const char *oz_packed_kernel(const oz_packed *p) { return p->row->name; }

@@ -1,0 +1,91 @@
+/* The slots that work on one row, and attention, plain C. Sums are f64 where that makes the result the correctly rounded one or
+ * nearly so: other levels sum in f32 and are bounded against this. */
+#include <math.h>
+#include <string.h>
+#include "kernel/ref/ref.h"
+
+static void norm(float *y, const float *x, const float *w, int64_t dim, float eps) {
+    double sum = 0;
+    for (int64_t i = 0; i < dim; i++) sum += (double)x[i] * x[i];
+    float r = (float)(1.0 / sqrt(sum / (double)dim + eps));
+    for (int64_t i = 0; i < dim; i++) y[i] = x[i] * r * w[i];
+}
+
+/* The codes are made in the last quarter of the output and widened from the front: float i ends at byte 4i + 3, and no code that is
+ * still to be read lies before byte 3n + i + 1. */
+static float quantize_f8(float *q, const float *x, int64_t n) {
+    uint8_t *codes = (uint8_t *)q + 3 * n;
+    float scale = oz_act_e4m3(codes, x, n);
+    for (int64_t i = 0; i < n; i++) q[i] = oz_f32_from_e4m3(codes[i]);
+    return scale;
+}
+
+static void rope(float *head, const float *cos, const float *sin, int64_t half) {
+    for (int64_t i = 0; i < half; i++) {
+        float a = head[i], b = head[i + half];
+        head[i] = a * cos[i] - b * sin[i];
+        head[i + half] = b * cos[i] + a * sin[i];
+    }
+}
+
+static void silu_mul(float *y, const float *gate, const float *up, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (float)(gate[i] / (1.0 + exp(-(double)gate[i]))) * up[i];
+}
+
+static void add(float *y, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] += x[i];
+}
+
+static const float *kv_row(const float *base, const oz_kv *kv, const oz_seg *seg, int64_t head, int64_t pos) {
+    int64_t block = seg->blocks[pos / OZ_KV_BLOCK];
+    return base + ((block * kv->n_heads_kv + head) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK) * kv->head_dim;
+}
+
+static double dot(const float *a, const float *b, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)a[i] * b[i];
+    return sum;
+}
+
+/* One query: the largest score first, then exponentials and the weighted sum of the values, in order of position. */
+static void attend(float *out, const float *q, const oz_attn_args *a, const oz_seg *seg, int64_t kvh, int64_t pos) {
+    const oz_kv *kv = a->kv;
+    int64_t first = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = first; j <= pos; j++) {
+        double s = dot(q, kv_row(kv->k, kv, seg, kvh, j), kv->head_dim) * a->scale;
+        if (s > max) max = s;
+    }
+    memset(out, 0, (size_t)kv->head_dim * sizeof *out);
+    for (int64_t j = first; j <= pos; j++) {
+        double p = exp(dot(q, kv_row(kv->k, kv, seg, kvh, j), kv->head_dim) * a->scale - max);
+        const float *v = kv_row(kv->v, kv, seg, kvh, j);
+        sum += p;
+        for (int64_t i = 0; i < kv->head_dim; i++) out[i] += (float)p * v[i];
+    }
+    for (int64_t i = 0; i < kv->head_dim; i++) out[i] = (float)(out[i] / sum);
+}
+
+void oz_attention__ref(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1) {
+    int64_t group = a->n_heads / a->kv->n_heads_kv, hd = a->kv->head_dim;
+    for (int64_t t = tok0; t < tok1; t++) {
+        int64_t row = seg->tok0 + t;
+        for (int64_t h = kvh0 * group; h < kvh1 * group; h++) {
+            attend(a->out + row * a->ld_out + h * hd, a->q + row * a->ld_q + h * hd, a, seg, h / group, seg->pos0 + t);
+        }
+    }
+}
+
+void oz_cpu_init_ref(oz_cpu_table *t) {
+    t->level = "ref";
+    oz_gemm_init__ref(t);
+    t->norm = norm;
+    t->quantize_q8 = oz_act_i8;
+    t->quantize_f8 = quantize_f8;
+    t->rope = rope;
+    t->silu_mul = silu_mul;
+    t->add = add;
+    t->attention = oz_attention__ref;
+    t->stat = oz_stat__ref;
+    t->kl = oz_kl__ref;
+}

@@ -1,0 +1,11 @@
+/* Internal to kernel/ref: plain C of every slot, which is what the other levels are checked against. */
+#ifndef OZ_KERNEL_REF_H
+#define OZ_KERNEL_REF_H
+#include "kernel/cpu.h"
+
+void oz_gemm_init__ref(oz_cpu_table *t);
+void oz_attention__ref(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1);
+void oz_stat__ref(oz_row_stat *out, const float *logits, int32_t target, int64_t vocab);
+void oz_kl__ref(oz_kl_stat *out, const float *ref, const float *logits, int32_t target, int64_t vocab);
+
+#endif
