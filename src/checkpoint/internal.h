@@ -37,6 +37,53 @@ oz_status oz_gguf_load(oz_ckpt *c, const char *path, oz_err *err);
 /* out is zeroed. Makes tokenizer, tokenizer_config, generation_config, special_tokens_map and chat_template from the metadata. */
 oz_status oz_gguf_text_files(oz_text_files *out, const char *path, oz_err *err);
 
+/* ---- GGUF as it is stored (gguf.c): views of the file's bytes; every count and offset is checked before it is used ---- */
+typedef enum oz_gguf_type {
+    OZ_GGUF_U8, OZ_GGUF_I8, OZ_GGUF_U16, OZ_GGUF_I16, OZ_GGUF_U32, OZ_GGUF_I32, OZ_GGUF_F32, OZ_GGUF_BOOL, OZ_GGUF_STR,
+    OZ_GGUF_ARRAY, OZ_GGUF_U64, OZ_GGUF_I64, OZ_GGUF_F64, OZ_GGUF_TYPE_COUNT
+} oz_gguf_type;
+
+typedef struct oz_gguf_kv {
+    oz_slice key;
+    oz_gguf_type type; /* of the elements, for an array: never ARRAY */
+    bool is_array;
+    uint64_t n;          /* elements; 1 if no array */
+    const uint8_t *data; /* as stored: packed numbers, or strings each behind its u64 length; they lie inside the file */
+} oz_gguf_kv;
+
+typedef struct oz_gguf_info {
+    oz_slice name; /* GGUF's own: "blk.0.attn_q.weight" */
+    oz_dtype dtype;
+    int n_dims;
+    int64_t dims[4]; /* fastest first */
+    const uint8_t *data;
+    size_t n_bytes;
+} oz_gguf_info;
+
+typedef struct oz_gguf {
+    const char *where; /* the path, for messages */
+    oz_gguf_kv *kvs;
+    oz_gguf_info *infos;
+    size_t n_kvs, cap_kvs, n_infos, cap_infos;
+    oz_map *keys; /* index in kvs */
+} oz_gguf;
+
+/* data and where must outlive g. with_infos false: the metadata alone. On failure g needs no deinit. */
+oz_status oz_gguf_parse(oz_gguf *g, const void *data, size_t n_bytes, const char *where, bool with_infos, oz_err *err);
+void oz_gguf_deinit(oz_gguf *g);
+/* NULL: not there. */
+const oz_gguf_kv *oz_gguf_find(const oz_gguf *g, const char *key);
+/* Typed reads. An absent key leaves *out (the default) alone; another type or a value outside [min, max] is an error. */
+oz_status oz_gguf_int(int64_t *out, const oz_gguf *g, const char *key, int64_t min, int64_t max, oz_err *err);
+oz_status oz_gguf_float(float *out, const oz_gguf *g, const char *key, oz_err *err); /* finite */
+oz_status oz_gguf_bool(bool *out, const oz_gguf *g, const char *key, oz_err *err);
+oz_status oz_gguf_str(oz_slice *out, const oz_gguf *g, const char *key, oz_err *err); /* UTF-8 without NUL */
+/* An array of strings (STR) or of integers of any width (I32); NULL if absent. */
+oz_status oz_gguf_array(const oz_gguf_kv **out, const oz_gguf *g, const char *key, oz_gguf_type elem, oz_err *err);
+/* The string at *p, which is moved behind it. Start at kv->data. */
+oz_slice oz_gguf_next_str(const uint8_t **p);
+int64_t oz_gguf_int_at(const oz_gguf_kv *kv, uint64_t i);
+
 /* Python's json.dumps(v, sort_keys, indent=2) and a newline: non-ASCII escaped, floats as repr prints them. */
 void oz_json_write_hf(oz_buf *out, const json_t *v, bool sort_keys);
 /* One JSON value as a file of dir, in the form above. */
