@@ -21,7 +21,8 @@ typedef struct oz_arch_tensor {   /* one tensor that a config calls for */
     const char *class_name;       /* "Linear", "Embedding", "RMSNorm" */
     oz_role role;
     int layer;                    /* -1: none */
-    bool is_bias, optional;
+    bool is_bias;
+    int slot;                     /* of model/internal.h: where the loader puts it */
     int64_t rows, cols;           /* vectors: rows, and cols 0 */
 } oz_arch_tensor;
 typedef struct oz_arch_list { oz_arch_tensor *items; size_t n; } oz_arch_list;

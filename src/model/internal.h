@@ -1,0 +1,125 @@
+/* Internal to model/: the architecture tables, the dims that every config is read into, the plan, and the model's storage. */
+#ifndef OZ_MODEL_INTERNAL_H
+#define OZ_MODEL_INTERNAL_H
+#include "model/model.h"
+
+/* ---- architectures ---- */
+typedef enum oz_rope_type { OZ_ROPE_DEFAULT, OZ_ROPE_LINEAR, OZ_ROPE_LLAMA3 } oz_rope_type;
+typedef struct oz_rope_cfg {
+    oz_rope_type type;
+    double theta, factor, low_freq_factor, high_freq_factor;
+    int64_t original_max;
+} oz_rope_cfg;
+
+/* Features that rows of a tensor table depend on. */
+enum { OZ_F_ATTN_BIAS = 1, OZ_F_MLP_BIAS = 2, OZ_F_TIED = 4, OZ_F_QK_NORM = 8 };
+
+typedef struct oz_dims {
+    int64_t vocab_size, hidden_size, intermediate_size, n_layers, n_heads, n_heads_kv, head_dim, max_position;
+    int64_t window, window_from; /* window 0: none; layers >= window_from have it */
+    double rms_norm_eps;
+    oz_rope_cfg rope;
+    unsigned features;
+    int32_t bos_id, eos_ids[8];
+    int n_eos;
+} oz_dims;
+
+/* Where a tensor goes. Slots up to OZ_SLOT_PER_LAYER are the model's, the others each layer's. */
+typedef enum oz_slot {
+    OZ_SLOT_EMBED, OZ_SLOT_FINAL_NORM, OZ_SLOT_HEAD, OZ_SLOT_PER_LAYER,
+    OZ_SLOT_ATTN_NORM = OZ_SLOT_PER_LAYER, OZ_SLOT_Q, OZ_SLOT_K, OZ_SLOT_V, OZ_SLOT_O, OZ_SLOT_Q_NORM, OZ_SLOT_K_NORM,
+    OZ_SLOT_FFN_NORM, OZ_SLOT_GATE, OZ_SLOT_UP, OZ_SLOT_DOWN, OZ_SLOT_COUNT
+} oz_slot;
+
+typedef enum oz_dim { OZ_DIM_NONE, OZ_DIM_VOCAB, OZ_DIM_HIDDEN, OZ_DIM_FFN, OZ_DIM_Q, OZ_DIM_KV, OZ_DIM_HEAD } oz_dim;
+
+/* A row of a tensor table: names a module ("%d" is the layer), its slot, role, shape in config terms, and when it is there. */
+typedef struct oz_arch_row {
+    const char *module, *class_name;
+    oz_slot slot;
+    oz_role role;
+    oz_dim rows, cols;    /* cols NONE: a vector */
+    unsigned need, unless; /* features that must be set, must not be set */
+    unsigned bias;         /* feature that gives it a bias, 0: none */
+} oz_arch_row;
+
+typedef enum oz_mixer { OZ_MIXER_GQA } oz_mixer;
+typedef enum oz_ffn { OZ_FFN_GATED } oz_ffn;
+typedef enum oz_layer_state { OZ_STATE_KV } oz_layer_state;
+typedef struct oz_layer_kind { oz_mixer mixer; oz_ffn ffn; oz_layer_state state; int64_t window; } oz_layer_kind;
+
+/* An architecture. tables: NULL-terminated list of tables, each ended by a row with module NULL. */
+typedef struct oz_arch {
+    const char *model_type;
+    const oz_arch_row *const *tables;
+    oz_status (*config)(oz_dims *d, const json_t *config, oz_err *err); /* after the shared keys were read */
+    oz_layer_kind (*layer)(const oz_dims *d, int64_t layer);
+} oz_arch;
+extern const oz_arch oz_arch_llama, oz_arch_qwen3;
+/* Tables that architectures share (arch.c). */
+extern const oz_arch_row oz_rows_top[], oz_rows_gqa[], oz_rows_qk_norm[], oz_rows_gated_ffn[];
+
+oz_status oz_arch_read(const oz_arch **arch, oz_dims *dims, const json_t *config, oz_err *err);
+int64_t oz_dim_get(const oz_dims *d, oz_dim dim);
+/* inv_freq f32 [head_dim / 2] (transformers' modeling_rope_utils, computed in f64 and rounded). */
+void oz_rope_inv_freq(float *out, const oz_rope_cfg *r, int64_t head_dim);
+
+/* ---- the plan ---- */
+typedef enum oz_op {
+    OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_KV_WRITE, OZ_OP_ATTENTION,
+    OZ_OP_SILU_MUL, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER, OZ_OP_COUNT
+} oz_op;
+
+/* Buffers of a call, [max_tok, width], typed. */
+typedef enum oz_bufid {
+    OZ_BUF_RESIDUAL, OZ_BUF_X, OZ_BUF_Q8, OZ_BUF_F8, OZ_BUF_QKV, OZ_BUF_ATTN, OZ_BUF_OUT, OZ_BUF_GATE_UP, OZ_BUF_FFN,
+    OZ_BUF_ROWS, OZ_BUF_LOGITS, OZ_BUF_COUNT
+} oz_bufid;
+
+typedef struct oz_step {
+    oz_op op;
+    int layer;                  /* -1: outside the layers */
+    oz_bufid dst, src;
+    int64_t dst_col, src_col;   /* first column */
+    int64_t n;                  /* columns, or head_dim for what works on heads */
+    int64_t n_heads;
+    oz_form form;               /* of src, for LINEAR; of dst, for QUANTIZE */
+    const float *vec;           /* norm weight */
+    int part0, n_parts;         /* LINEAR: indices into oz_model.linears */
+    int64_t window;
+} oz_step;
+
+typedef struct oz_plan { oz_step *steps; int n, n_layers_end; /* steps [n_layers_end, n) make logits of gathered rows */ size_t cap; } oz_plan;
+
+/* ---- storage ---- */
+typedef struct oz_linear { char *module; oz_scheme scheme; oz_form form; oz_packed *packed; float *bias; } oz_linear;
+typedef struct oz_slot_ref { int linear; float *vec; } oz_slot_ref; /* linear -1: a vector, or absent (vec NULL) */
+
+typedef struct oz_model_buf { oz_form form; int64_t width, rows; void *data; float *scales; } oz_model_buf;
+
+struct oz_model {
+    oz_dev *dev;
+    const oz_ops *ops;
+    const oz_arch *arch;
+    oz_dims dims;
+    oz_model_info info;
+    oz_linear *linears; int n_linears; size_t cap_linears;
+    oz_slot_ref top[OZ_SLOT_PER_LAYER];
+    oz_slot_ref *layers;        /* [n_layers, OZ_SLOT_COUNT] */
+    float **vecs; size_t n_vecs, cap_vecs; /* device vectors, owned */
+    oz_plan plan;
+    oz_model_buf bufs[OZ_BUF_COUNT];
+    float *rope_cos, *rope_sin, *inv_freq;
+    int64_t head_rows;          /* rows of logits a chunk */
+};
+
+struct oz_state { const oz_model *model; oz_kv *kv; int64_t n_layers, n_blocks; };
+
+oz_slot_ref oz_model_slot(const oz_model *m, int64_t layer, oz_slot slot);
+oz_status oz_plan_compile(oz_model *m, oz_err *err);
+const char *oz_op_name(oz_op op);
+/* Runs steps [begin, end) that belong to the call's layers. */
+typedef struct oz_exec { oz_model *m; oz_state *s; const oz_call *call; const int32_t *gather; int64_t n_gather; } oz_exec;
+void oz_exec_steps(const oz_exec *x, int begin, int end);
+
+#endif

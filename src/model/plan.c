@@ -1,0 +1,159 @@
+/* The plan: (config, schemes, device) compiled once into a flat array of steps. There is no graph; buffers are few and typed.
+ * Quantizing an activation is a step of its own, made once for each (tensor, form), so that q, k and v share it. Modules that
+ * share an input run as one product where neighbours have the same form; a q/k/v set under different schemes simply becomes
+ * more steps. The steps after n_layers_end make logits out of gathered rows; sinks (sink.c) call them chunk by chunk. */
+#include <string.h>
+#include "base/mem.h"
+#include "model/internal.h"
+
+static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "linear", "rope",
+                                                  "kv_write", "attention",  "silu_mul",  "add",      "tap",    "gather"};
+static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "qkv", "attn", "out", "gate_up", "ffn", "rows", "logits"};
+static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8"};
+const char *oz_op_name(oz_op op) { return op_names[op]; }
+
+oz_slot_ref oz_model_slot(const oz_model *m, int64_t layer, oz_slot slot) {
+    return slot < OZ_SLOT_PER_LAYER ? m->top[slot] : m->layers[layer * OZ_SLOT_COUNT + slot];
+}
+
+static oz_step *emit(oz_model *m, oz_op op, int layer) {
+    oz_plan *p = &m->plan;
+    oz_grow((void **)&p->steps, &p->cap, (size_t)p->n + 1, sizeof *p->steps);
+    oz_step *s = &p->steps[p->n++];
+    *s = (oz_step){.op = op, .layer = layer};
+    return s;
+}
+
+/* dst = norm(src) over n_heads vectors of dim a row, both at column `col`. */
+static void emit_norm(oz_model *m, int layer, oz_bufid dst, oz_bufid src, int64_t col, const float *vec, int64_t n_heads, int64_t dim) {
+    oz_step *s = emit(m, OZ_OP_NORM, layer);
+    s->dst = dst, s->src = src, s->dst_col = s->src_col = col, s->vec = vec, s->n_heads = n_heads, s->n = dim;
+}
+
+static oz_bufid form_buf(oz_form form, oz_bufid plain) {
+    return form == OZ_FORM_Q8 ? OZ_BUF_Q8 : form == OZ_FORM_F8 ? OZ_BUF_F8 : plain;
+}
+
+/* dst[:, 0..] = the products of `slots` with src, side by side. One quantize step a form, one linear step a run of equal forms. */
+static void emit_linears(oz_model *m, int layer, oz_bufid dst, oz_bufid src, const oz_slot *slots, int n) {
+    int idx[OZ_MAX_PARTS_LINEAR];
+    for (int i = 0; i < n; i++) idx[i] = oz_model_slot(m, layer, slots[i]).linear;
+    for (oz_form f = OZ_FORM_F32 + 1; f < OZ_FORM_COUNT; f++) {
+        bool used = false;
+        for (int i = 0; i < n; i++) used |= m->linears[idx[i]].form == f;
+        if (!used) continue;
+        oz_step *s = emit(m, OZ_OP_QUANTIZE, layer);
+        s->dst = form_buf(f, src), s->src = src, s->form = f, s->n = oz_packed_cols(m->linears[idx[0]].packed);
+    }
+    int64_t col = 0;
+    for (int i = 0, j; i < n; i = j) {
+        const oz_form f = m->linears[idx[i]].form;
+        oz_step *s = emit(m, OZ_OP_LINEAR, layer);
+        s->dst = dst, s->src = form_buf(f, src), s->form = f, s->dst_col = col, s->part0 = idx[i];
+        /* parts of one step are neighbours in m->linears: the loader adds a layer's modules in the table's order */
+        for (j = i; j < n && m->linears[idx[j]].form == f && idx[j] == idx[i] + (j - i); j++) s->n += oz_packed_rows(m->linears[idx[j]].packed);
+        s->n_parts = j - i;
+        col += s->n;
+    }
+}
+
+static void emit_add(oz_model *m, int layer) {
+    oz_step *s = emit(m, OZ_OP_ADD, layer);
+    s->dst = OZ_BUF_RESIDUAL, s->src = OZ_BUF_OUT, s->n = m->dims.hidden_size;
+}
+
+static void emit_gqa(oz_model *m, int layer, const oz_layer_kind *kind) {
+    const oz_dims *d = &m->dims;
+    const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->n_heads_kv * d->head_dim;
+    static const oz_slot qkv[] = {OZ_SLOT_Q, OZ_SLOT_K, OZ_SLOT_V}, o[] = {OZ_SLOT_O};
+    emit_norm(m, layer, OZ_BUF_X, OZ_BUF_RESIDUAL, 0, oz_model_slot(m, layer, OZ_SLOT_ATTN_NORM).vec, 1, d->hidden_size);
+    emit_linears(m, layer, OZ_BUF_QKV, OZ_BUF_X, qkv, 3);
+    const float *qn = oz_model_slot(m, layer, OZ_SLOT_Q_NORM).vec, *kn = oz_model_slot(m, layer, OZ_SLOT_K_NORM).vec;
+    if (qn) emit_norm(m, layer, OZ_BUF_QKV, OZ_BUF_QKV, 0, qn, d->n_heads, d->head_dim);
+    if (kn) emit_norm(m, layer, OZ_BUF_QKV, OZ_BUF_QKV, n_q, kn, d->n_heads_kv, d->head_dim);
+    oz_step *s = emit(m, OZ_OP_ROPE, layer); /* q and k lie side by side: one step */
+    s->dst = s->src = OZ_BUF_QKV, s->n_heads = d->n_heads + d->n_heads_kv, s->n = d->head_dim;
+    s = emit(m, OZ_OP_KV_WRITE, layer);
+    s->src = OZ_BUF_QKV, s->src_col = n_q, s->n = n_kv;
+    s = emit(m, OZ_OP_ATTENTION, layer);
+    s->dst = OZ_BUF_ATTN, s->src = OZ_BUF_QKV, s->n_heads = d->n_heads, s->n = d->head_dim, s->window = kind->window;
+    emit_linears(m, layer, OZ_BUF_OUT, OZ_BUF_ATTN, o, 1);
+    emit_add(m, layer);
+}
+
+static void emit_gated_ffn(oz_model *m, int layer, const oz_layer_kind *kind) {
+    (void)kind;
+    const oz_dims *d = &m->dims;
+    static const oz_slot gate_up[] = {OZ_SLOT_GATE, OZ_SLOT_UP}, down[] = {OZ_SLOT_DOWN};
+    emit_norm(m, layer, OZ_BUF_X, OZ_BUF_RESIDUAL, 0, oz_model_slot(m, layer, OZ_SLOT_FFN_NORM).vec, 1, d->hidden_size);
+    emit_linears(m, layer, OZ_BUF_GATE_UP, OZ_BUF_X, gate_up, 2);
+    oz_step *s = emit(m, OZ_OP_SILU_MUL, layer);
+    s->dst = OZ_BUF_FFN, s->src = OZ_BUF_GATE_UP, s->n = d->intermediate_size;
+    emit_linears(m, layer, OZ_BUF_OUT, OZ_BUF_FFN, down, 1);
+    emit_add(m, layer);
+}
+
+/* One row a mixer and a feed-forward. */
+static void (*const mixers[])(oz_model *, int, const oz_layer_kind *) = {[OZ_MIXER_GQA] = emit_gqa};
+static void (*const ffns[])(oz_model *, int, const oz_layer_kind *) = {[OZ_FFN_GATED] = emit_gated_ffn};
+
+oz_status oz_plan_compile(oz_model *m, oz_err *err) {
+    const oz_dims *d = &m->dims;
+    oz_step *s = emit(m, OZ_OP_EMBED, -1);
+    s->dst = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
+    s->part0 = m->top[OZ_SLOT_EMBED].linear;
+    emit(m, OZ_OP_ROPE_TABLE, -1)->n = d->head_dim;
+    for (int i = 0; i < d->n_layers; i++) {
+        oz_layer_kind k = m->arch->layer(d, i);
+        mixers[k.mixer](m, i, &k);
+        ffns[k.ffn](m, i, &k);
+        if (m->tap_layers) {
+            s = emit(m, OZ_OP_TAP, i);
+            s->src = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
+        }
+    }
+    m->plan.n_layers_end = m->plan.n;
+    static const oz_slot head[] = {OZ_SLOT_HEAD};
+    s = emit(m, OZ_OP_GATHER, -1);
+    s->dst = OZ_BUF_ROWS, s->src = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
+    emit_norm(m, -1, OZ_BUF_ROWS, OZ_BUF_ROWS, 0, m->top[OZ_SLOT_FINAL_NORM].vec, 1, d->hidden_size);
+    emit_linears(m, -1, OZ_BUF_LOGITS, OZ_BUF_ROWS, head, 1);
+    OZ_NEED(m->plan.n > m->plan.n_layers_end, err, OZ_E_FORMAT, "empty plan");
+    return OZ_OK;
+}
+
+static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
+    char where[16] = "-";
+    if (s->layer >= 0) snprintf(where, sizeof where, "%d", s->layer);
+    fprintf(out, "%5s  %-10s", where, op_names[s->op]);
+    switch (s->op) {
+    case OZ_OP_EMBED: fprintf(out, "%s <- %s", buf_names[s->dst], m->linears[s->part0].module); break;
+    case OZ_OP_ROPE_TABLE: fprintf(out, "cos, sin [tokens, %lld]", (long long)s->n / 2); break;
+    case OZ_OP_LINEAR:
+        fprintf(out, "%s[%lld:+%lld] <- %s (%s)", buf_names[s->dst], (long long)s->dst_col, (long long)s->n, buf_names[s->src], form_names[s->form]);
+        for (int i = 0; i < s->n_parts; i++)
+            fprintf(out, "%s %s [%s]", i ? "," : " x", m->linears[s->part0 + i].module, oz_packed_kernel(m->linears[s->part0 + i].packed));
+        break;
+    case OZ_OP_QUANTIZE: fprintf(out, "%s <- %s [%lld] to %s, one scale a token", buf_names[s->dst], buf_names[s->src], (long long)s->n, form_names[s->form]); break;
+    case OZ_OP_ATTENTION:
+        fprintf(out, "%s <- %s, paged KV, %lld heads of %lld", buf_names[s->dst], buf_names[s->src], (long long)s->n_heads, (long long)s->n);
+        if (s->window) fprintf(out, ", window %lld", (long long)s->window);
+        break;
+    case OZ_OP_KV_WRITE: fprintf(out, "KV <- %s[%lld:+%lld]", buf_names[s->src], (long long)s->src_col, (long long)(2 * s->n)); break;
+    case OZ_OP_TAP: fprintf(out, "%s", buf_names[s->src]); break;
+    case OZ_OP_NORM: case OZ_OP_ROPE: case OZ_OP_SILU_MUL: case OZ_OP_ADD: case OZ_OP_GATHER: case OZ_OP_COUNT:
+        fprintf(out, "%s[%lld] %s %s", buf_names[s->dst], (long long)s->dst_col, s->op == OZ_OP_ADD ? "+=" : "<-", buf_names[s->src]);
+        if (s->n_heads > 1) fprintf(out, ", %lld heads of %lld", (long long)s->n_heads, (long long)s->n);
+        else fprintf(out, " [%lld]", (long long)s->n);
+        break;
+    }
+    fputc('\n', out);
+}
+
+void oz_model_plan_print(const oz_model *m, FILE *out) {
+    fprintf(out, "layer  op        what\n");
+    for (int i = 0; i < m->plan.n; i++) {
+        if (i == m->plan.n_layers_end) fprintf(out, "-- for each chunk of at most %lld rows that the sink asks for\n", (long long)m->head_rows);
+        step_print(m, &m->plan.steps[i], out);
+    }
+}

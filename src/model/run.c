@@ -1,0 +1,135 @@
+/* Calls: checking one, running it through one model or several in lockstep, and the sinks.
+ *
+ * Logits of a large vocabulary are never kept for a whole text. lm_head runs on the rows asked for in chunks of head_rows, and the
+ * sink reduces each chunk where it lies; only statistics (or, for COPY, the rows themselves) leave the device. */
+#include <string.h>
+#include "base/mem.h"
+#include "model/internal.h"
+
+static oz_status call_check(const oz_model *m, const oz_state *s, const oz_call *c, oz_err *err) {
+    const oz_dims *d = &m->dims;
+    const int64_t end = c->layer_end ? c->layer_end : d->n_layers;
+    OZ_NEED(c->n_tok >= 1 && c->n_tok <= m->info.max_tok, err, OZ_E_ARG, "a call takes 1..%lld tokens, found %lld", (long long)m->info.max_tok, (long long)c->n_tok);
+    OZ_NEED(c->layer_begin >= 0 && c->layer_begin < end && end <= d->n_layers, err, OZ_E_ARG, "layers [%lld, %lld) of %lld", (long long)c->layer_begin,
+            (long long)end, (long long)d->n_layers);
+    OZ_NEED(c->layer_begin == 0 ? c->ids != NULL : c->residual_in != NULL, err, OZ_E_ARG, "a call that begins at layer %lld needs %s", (long long)c->layer_begin,
+            c->layer_begin ? "a residual" : "ids");
+    for (int64_t i = 0; c->ids && i < c->n_tok; i++)
+        OZ_NEED(c->ids[i] >= 0 && c->ids[i] < d->vocab_size, err, OZ_E_ARG, "token id %d: must be 0..%lld", c->ids[i], (long long)d->vocab_size - 1);
+    int64_t next = 0;
+    for (int64_t i = 0; i < c->n_segs; i++) {
+        const oz_seg *g = &c->segs[i];
+        OZ_NEED(g->tok0 == next && g->n_tok > 0, err, OZ_E_ARG, "segment %lld begins at row %lld, expected %lld", (long long)i, (long long)g->tok0, (long long)next);
+        next += g->n_tok;
+        OZ_NEED(g->pos0 >= 0 && g->pos0 + g->n_tok <= m->info.max_len, err, OZ_E_ARG, "positions up to %lld: the model takes %lld (--max-model-len)",
+                (long long)(g->pos0 + g->n_tok), (long long)m->info.max_len);
+        for (int64_t b = 0; b < (g->pos0 + g->n_tok + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK; b++)
+            OZ_NEED(g->blocks[b] >= 0 && g->blocks[b] < s->n_blocks, err, OZ_E_ARG, "block %d of segment %lld: must be 0..%lld", g->blocks[b], (long long)i,
+                    (long long)s->n_blocks - 1);
+    }
+    OZ_NEED(next == c->n_tok, err, OZ_E_ARG, "segments cover %lld of %lld rows", (long long)next, (long long)c->n_tok);
+    for (int64_t i = 0; i < c->n_rows; i++)
+        OZ_NEED(c->rows[i] >= 0 && c->rows[i] < c->n_tok, err, OZ_E_ARG, "sink row %d of a call of %lld", c->rows[i], (long long)c->n_tok);
+    return OZ_OK;
+}
+
+static void layers_run(oz_model *m, oz_state *s, const oz_call *c) {
+    const size_t n_bytes = (size_t)c->n_tok * (size_t)m->dims.hidden_size * sizeof(float);
+    if (c->layer_begin > 0) m->ops->upload(m->dev, m->bufs[OZ_BUF_RESIDUAL].data, c->residual_in, n_bytes);
+    oz_exec_steps(&(oz_exec){m, s, c, NULL, 0}, 0, m->plan.n_layers_end);
+    if (c->residual_out) m->ops->download(m->dev, c->residual_out, m->bufs[OZ_BUF_RESIDUAL].data, n_bytes);
+}
+
+/* Logits of rows [r0, r0 + n) of the call's list, into the model's logits buffer. */
+static void head_run(oz_model *m, const oz_call *c, int64_t r0, int64_t n) {
+    oz_exec_steps(&(oz_exec){m, NULL, c, c->rows + r0, n}, m->plan.n_layers_end, m->plan.n);
+}
+
+typedef struct chunk { oz_model *const *models; int n_models; const oz_call *call; const oz_sink *sink; int64_t r0, n; } chunk;
+
+static void sink_copy(const chunk *k) {
+    oz_model *m = k->models[0];
+    const size_t row = (size_t)m->dims.vocab_size * sizeof(float);
+    m->ops->download(m->dev, (char *)k->sink->out + (size_t)k->r0 * row, m->bufs[OZ_BUF_LOGITS].data, (size_t)k->n * row);
+}
+
+static const int32_t *targets(const chunk *k) { return k->sink->targets ? k->sink->targets + k->r0 : NULL; }
+
+static void sink_stat(const chunk *k) {
+    oz_model *m = k->models[0];
+    const int64_t v = m->dims.vocab_size;
+    m->ops->sink_stat(m->dev, (oz_row_stat *)k->sink->out + k->r0, m->bufs[OZ_BUF_LOGITS].data, v, targets(k), k->n, v);
+}
+
+static void sink_kl(const chunk *k) {
+    oz_model *ref = k->models[0];
+    const int64_t v = ref->dims.vocab_size;
+    for (int i = 1; i < k->n_models; i++) {
+        oz_kl_stat *out = (oz_kl_stat *)k->sink->out + (int64_t)(i - 1) * k->call->n_rows + k->r0;
+        ref->ops->sink_kl(ref->dev, out, ref->bufs[OZ_BUF_LOGITS].data, k->models[i]->bufs[OZ_BUF_LOGITS].data, v, targets(k), k->n, v);
+    }
+}
+
+static void (*const sinks[])(const chunk *) = {[OZ_SINK_COPY] = sink_copy, [OZ_SINK_STAT] = sink_stat, [OZ_SINK_KL] = sink_kl};
+
+oz_status oz_lockstep_run(oz_model *const *models, oz_state *const *states, int n_models, const oz_call *c, const oz_sink *sink, oz_err *err) {
+    const bool whole = !c->layer_end || c->layer_end == models[0]->dims.n_layers;
+    OZ_NEED(sink->kind == OZ_SINK_NONE || whole, err, OZ_E_ARG, "a sink needs the last layer");
+    OZ_NEED(n_models == 1 || sink->kind == OZ_SINK_KL, err, OZ_E_ARG, "several models in lockstep need the KL sink");
+    int64_t step = models[0]->head_rows;
+    for (int i = 0; i < n_models; i++) {
+        OZ_TRY(call_check(models[i], states[i], c, err));
+        OZ_NEED(models[i]->dims.vocab_size == models[0]->dims.vocab_size, err, OZ_E_ARG, "vocabularies differ: %lld and %lld",
+                (long long)models[0]->dims.vocab_size, (long long)models[i]->dims.vocab_size);
+        if (models[i]->head_rows < step) step = models[i]->head_rows;
+    }
+    oz_alloc_forbid(true);
+    for (int i = 0; i < n_models; i++) layers_run(models[i], states[i], c);
+    for (int64_t r0 = 0; sink->kind != OZ_SINK_NONE && r0 < c->n_rows; r0 += step) {
+        const int64_t n = c->n_rows - r0 < step ? c->n_rows - r0 : step;
+        for (int i = 0; i < n_models; i++) head_run(models[i], c, r0, n);
+        sinks[sink->kind](&(chunk){models, n_models, c, sink, r0, n});
+    }
+    oz_alloc_forbid(false);
+    return OZ_OK;
+}
+
+oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_sink *sink, oz_err *err) {
+    static const oz_sink none = {OZ_SINK_NONE, NULL, NULL};
+    return oz_lockstep_run(&m, &s, 1, call, sink ? sink : &none, err);
+}
+
+oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, oz_err *err) {
+    const oz_dims *d = &m->dims;
+    oz_state *s = oz_alloc(sizeof *s);
+    s->model = m, s->n_blocks = n_blocks;
+    s->kv = oz_alloc_array((size_t)d->n_layers, sizeof *s->kv);
+    s->n_layers = d->n_layers;
+    *out = s;
+    size_t n_bytes;
+    oz_status st = OZ_OK;
+    if (n_blocks < 1 || !oz_mul_size(&n_bytes, (size_t)n_blocks, (size_t)(d->n_heads_kv * OZ_KV_BLOCK * d->head_dim) * sizeof(float)))
+        st = oz_err_set(err, OZ_E_NOMEM, __FILE__, __LINE__, "KV cache of %lld blocks: too large", (long long)n_blocks);
+    for (int64_t i = 0; st == OZ_OK && i < d->n_layers; i++) {
+        oz_kv *kv = &s->kv[i];
+        kv->n_heads_kv = d->n_heads_kv, kv->head_dim = d->head_dim;
+        if ((st = m->ops->mem_new((void **)&kv->k, m->dev, n_bytes, "KV cache", err)) == OZ_OK)
+            st = m->ops->mem_new((void **)&kv->v, m->dev, n_bytes, "KV cache", err);
+    }
+    if (st != OZ_OK) oz_state_free(out);
+    return st;
+}
+
+void oz_state_free(oz_state **p) {
+    oz_state *s = *p;
+    if (!s) return;
+    for (int64_t i = 0; i < s->n_layers; i++) {
+        s->model->ops->mem_free(s->model->dev, s->kv[i].k);
+        s->model->ops->mem_free(s->model->dev, s->kv[i].v);
+    }
+    oz_free(s->kv);
+    oz_free(s);
+    *p = NULL;
+}
+
+int64_t oz_state_blocks(const oz_state *s) { return s->n_blocks; }
