@@ -111,6 +111,8 @@ struct oz_model {
     oz_model_buf bufs[OZ_BUF_COUNT];
     float *rope_cos, *rope_sin, *inv_freq;
     int64_t head_rows;          /* rows of logits a chunk */
+    float attn_scale;
+    bool tap_layers;
 };
 
 struct oz_state { const oz_model *model; oz_kv *kv; int64_t n_layers, n_blocks; };

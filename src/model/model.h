@@ -33,7 +33,8 @@ oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype; BF16 if ab
 
 /* ---- a loaded model ---- */
 typedef struct oz_model oz_model;
-typedef struct oz_model_cfg { const char *dtype; /* "auto", "f32" */ int64_t max_len; /* 0: the config's */ int64_t max_tok; /* token rows a call, 0: 512 */ } oz_model_cfg;
+typedef struct oz_model_cfg { const char *dtype; /* "auto", "f32" */ int64_t max_len; /* 0: the config's */ int64_t max_tok; /* token rows a call, 0: 512 */
+    bool tap_layers; /* plan a tap after each layer: oz_call.tap */ } oz_model_cfg;
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err);
 void oz_model_close(oz_model **m);
 typedef struct oz_model_info {

@@ -1,0 +1,238 @@
+/* Loading: the scheme of every module is resolved before a byte of weight is read; then tensors are bound, packed into the
+ * device's layout one by one, and their source pages dropped, so that two copies of the model never coexist. */
+#include <math.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "model/internal.h"
+
+enum { HEAD_CHUNK_BYTES = 16 << 20, DEFAULT_MAX_TOK = 512 };
+
+/* The kind of activation rows that a scheme's products take. */
+static const oz_form form_of_act[OZ_ACT_COUNT] = {[OZ_ACT_NONE] = OZ_FORM_F32, [OZ_ACT_I8_TOKEN] = OZ_FORM_Q8, [OZ_ACT_F8_TOKEN] = OZ_FORM_F8};
+
+static oz_slot_ref *slot_at(oz_model *m, const oz_arch_tensor *t) {
+    return t->layer < 0 ? &m->top[t->slot] : &m->layers[(int64_t)t->layer * OZ_SLOT_COUNT + t->slot];
+}
+
+/* A norm weight or bias: any float dtype, exact shape, to f32 on the device. */
+static oz_status vec_load(float **out, oz_model *m, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err) {
+    const oz_tensor *x = oz_ckpt_find(c, t->name);
+    OZ_NEED(x, err, OZ_E_FORMAT, "%s: missing (%s)", t->name, oz_ckpt_path(c));
+    OZ_NEED(x->dtype == OZ_DTYPE_F32 || x->dtype == OZ_DTYPE_F16 || x->dtype == OZ_DTYPE_BF16, err, OZ_E_FORMAT, "%s: expected F32, F16 or BF16, found %s (%s)", t->name,
+            oz_dtype_get(x->dtype)->name, x->file_name);
+    OZ_NEED(x->n_dims == 1 && x->dims[0] == t->rows, err, OZ_E_FORMAT, "%s: expected [%lld], found %d dimensions, the first %lld (%s)", t->name, (long long)t->rows,
+            x->n_dims, x->n_dims ? (long long)x->dims[0] : 0, x->file_name);
+    float *host, *dev;
+    OZ_TRY(oz_big_new((void **)&host, (size_t)t->rows * sizeof *host, t->name, err));
+    oz_to_f32(host, x->dtype, x->data, t->rows);
+    oz_status st = m->ops->mem_new((void **)&dev, m->dev, (size_t)t->rows * sizeof *dev, t->name, err);
+    if (st == OZ_OK) {
+        m->ops->upload(m->dev, dev, host, (size_t)t->rows * sizeof *dev);
+        oz_grow((void **)&m->vecs, &m->cap_vecs, m->n_vecs + 1, sizeof *m->vecs);
+        *out = m->vecs[m->n_vecs++] = dev;
+    }
+    oz_big_free(host);
+    return st;
+}
+
+static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor *t, const oz_scheme *scheme, oz_err *err) {
+    const oz_module mod = {t->module, t->class_name, t->rows, t->cols};
+    oz_weight w;
+    OZ_TRY(oz_scheme_bind(&w, c, &mod, scheme, err));
+    oz_grow((void **)&m->linears, &m->cap_linears, (size_t)m->n_linears + 1, sizeof *m->linears);
+    oz_linear *l = &m->linears[m->n_linears];
+    *l = (oz_linear){oz_strdup(t->module), *scheme, form_of_act[scheme->act], NULL, NULL};
+    slot_at(m, t)->linear = m->n_linears++;
+    if (m->ops->pack(&l->packed, m->dev, &w, 0, t->rows, l->form, err) != OZ_OK) return oz_err_prefix(err, "%s (scheme %s)", t->module, scheme->name);
+    oz_scheme_drop(c, &mod);
+    m->info.weight_bytes += oz_packed_bytes(l->packed);
+    return OZ_OK;
+}
+
+static bool is_matrix(const oz_arch_tensor *t) { return t->cols > 0; }
+
+/* Every stored tensor of a known module must be one that its scheme calls for: a surplus one means that config and tensors disagree. */
+static oz_status surplus_check(const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, oz_dtype dtype, oz_err *err) {
+    oz_map *modules = oz_map_new(list->n);
+    for (size_t i = 0; i < list->n; i++) oz_map_add(modules, list->items[i].module, strlen(list->items[i].module), (int64_t)i);
+    oz_status st = OZ_OK;
+    for (size_t i = 0; st == OZ_OK && i < oz_ckpt_count(c); i++) {
+        const oz_tensor *x = oz_ckpt_at(c, i);
+        const char *dot = strrchr(x->name, '.');
+        int64_t k;
+        if (!dot || !oz_map_get(modules, x->name, (size_t)(dot - x->name), &k)) continue;
+        const oz_arch_tensor *t = &list->items[k];
+        bool known = strcmp(x->name, t->name) == 0 && !is_matrix(t);
+        for (size_t j = (size_t)k; j < list->n && strcmp(list->items[j].module, t->module) == 0; j++)
+            known |= list->items[j].is_bias && strcmp(x->name, list->items[j].name) == 0;
+        oz_part parts[OZ_MAX_PARTS];
+        int n = is_matrix(t) ? oz_scheme_parts(parts, &schemes[k], t->rows, t->cols, dtype) : 0;
+        for (int j = 0; j < n; j++) known |= strcmp(dot, parts[j].suffix) == 0;
+        known |= is_matrix(t) && schemes[k].quantized && strcmp(dot, ".weight_zero_point") == 0; /* checked by the binding */
+        if (!known)
+            st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected no such tensor under scheme %s of its module, found it (%s)", x->name,
+                            is_matrix(t) ? schemes[k].name : "dense", x->file_name);
+    }
+    oz_map_free(&modules);
+    return st;
+}
+
+static oz_status schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, oz_err *err) {
+    oz_module *mods = oz_alloc_array(list->n + 1, sizeof *mods);
+    oz_scheme *found = oz_alloc_array(list->n + 1, sizeof *found);
+    size_t n = 0;
+    for (size_t i = 0; i < list->n; i++)
+        if (is_matrix(&list->items[i])) mods[n++] = (oz_module){list->items[i].module, list->items[i].class_name, list->items[i].rows, list->items[i].cols};
+    oz_status st = oz_scheme_resolve(found, oz_ckpt_config(c), mods, n, err);
+    for (size_t i = 0, k = 0; i < list->n; i++) schemes[i] = is_matrix(&list->items[i]) ? found[k++] : OZ_SCHEME_DENSE;
+    oz_free(mods);
+    oz_free(found);
+    return st;
+}
+
+static oz_status weights_load(oz_model *m, const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, oz_err *err) {
+    oz_progress p;
+    oz_progress_init(&p, "loading", "tensors", (int64_t)list->n);
+    oz_status st = OZ_OK;
+    for (size_t i = 0; st == OZ_OK && i < list->n; i++) {
+        const oz_arch_tensor *t = &list->items[i];
+        if (oz_interrupted()) st = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted");
+        else if (t->is_bias) st = vec_load(&m->linears[slot_at(m, t)->linear].bias, m, c, t, err);
+        else if (is_matrix(t)) st = linear_load(m, c, t, &schemes[i], err);
+        else st = vec_load(&slot_at(m, t)->vec, m, c, t, err);
+        oz_progress_step(&p, (int64_t)i + 1);
+    }
+    oz_progress_deinit(&p);
+    if (m->dims.features & OZ_F_TIED) m->top[OZ_SLOT_HEAD] = m->top[OZ_SLOT_EMBED];
+    return st;
+}
+
+static oz_status bufs_new(oz_model *m, oz_err *err) {
+    const oz_dims *d = &m->dims;
+    const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->n_heads_kv * d->head_dim, t = m->info.max_tok;
+    int64_t widest = d->hidden_size > d->intermediate_size ? d->hidden_size : d->intermediate_size;
+    if (n_q > widest) widest = n_q;
+    m->head_rows = HEAD_CHUNK_BYTES / (d->vocab_size * (int64_t)sizeof(float));
+    if (m->head_rows < 1) m->head_rows = 1;
+    if (m->head_rows > t) m->head_rows = t;
+    bool used[OZ_FORM_COUNT] = {[OZ_FORM_F32] = true};
+    for (int i = 0; i < m->n_linears; i++) used[m->linears[i].form] = true;
+    const struct { oz_form form; int64_t width, rows; } want[OZ_BUF_COUNT] = {
+        [OZ_BUF_RESIDUAL] = {OZ_FORM_F32, d->hidden_size, t}, [OZ_BUF_X] = {OZ_FORM_F32, d->hidden_size, t},
+        [OZ_BUF_Q8] = {OZ_FORM_Q8, widest, t},                [OZ_BUF_F8] = {OZ_FORM_F8, widest, t},
+        [OZ_BUF_QKV] = {OZ_FORM_F32, n_q + 2 * n_kv, t},      [OZ_BUF_ATTN] = {OZ_FORM_F32, n_q, t},
+        [OZ_BUF_OUT] = {OZ_FORM_F32, d->hidden_size, t},      [OZ_BUF_GATE_UP] = {OZ_FORM_F32, 2 * d->intermediate_size, t},
+        [OZ_BUF_FFN] = {OZ_FORM_F32, d->intermediate_size, t}, [OZ_BUF_ROWS] = {OZ_FORM_F32, d->hidden_size, m->head_rows},
+        [OZ_BUF_LOGITS] = {OZ_FORM_F32, d->vocab_size, m->head_rows}};
+    for (int i = 0; i < OZ_BUF_COUNT; i++) {
+        oz_model_buf *b = &m->bufs[i];
+        *b = (oz_model_buf){want[i].form, want[i].width, want[i].rows, NULL, NULL};
+        if (!used[b->form]) continue;
+        size_t n_bytes = (size_t)b->rows * (size_t)b->width * (size_t)m->ops->form_bytes(b->form);
+        m->info.workspace_bytes += n_bytes;
+        OZ_TRY(m->ops->mem_new(&b->data, m->dev, n_bytes, "workspace", err));
+        if (b->form != OZ_FORM_F32) OZ_TRY(m->ops->mem_new((void **)&b->scales, m->dev, (size_t)b->rows * sizeof(float), "workspace", err));
+    }
+    const size_t half = (size_t)d->head_dim / 2, n_bytes = (size_t)t * half * sizeof(float);
+    OZ_TRY(m->ops->mem_new((void **)&m->rope_cos, m->dev, n_bytes, "workspace", err));
+    OZ_TRY(m->ops->mem_new((void **)&m->rope_sin, m->dev, n_bytes, "workspace", err));
+    OZ_TRY(m->ops->mem_new((void **)&m->inv_freq, m->dev, half * sizeof(float), "workspace", err));
+    float *host = oz_alloc_array(half, sizeof *host);
+    oz_rope_inv_freq(host, &d->rope, d->head_dim);
+    m->ops->upload(m->dev, m->inv_freq, host, half * sizeof *host);
+    oz_free(host);
+    return OZ_OK;
+}
+
+static void info_fill(oz_model *m) {
+    const oz_dims *d = &m->dims;
+    oz_model_info *f = &m->info;
+    f->model_type = m->arch->model_type, f->dtype = "f32";
+    f->vocab_size = d->vocab_size, f->hidden_size = d->hidden_size, f->n_layers = d->n_layers, f->n_heads = d->n_heads;
+    f->n_heads_kv = d->n_heads_kv, f->head_dim = d->head_dim, f->intermediate_size = d->intermediate_size;
+    f->bos_id = d->bos_id, f->n_eos = d->n_eos;
+    memcpy(f->eos_ids, d->eos_ids, sizeof f->eos_ids);
+    f->kv_bytes_tok = (size_t)(d->n_layers * 2 * d->n_heads_kv * d->head_dim) * sizeof(float);
+    const int embed = m->top[OZ_SLOT_EMBED].linear, head = m->top[OZ_SLOT_HEAD].linear;
+    for (int i = 0; i < m->n_linears; i++) {
+        const oz_packed *p = m->linears[i].packed;
+        if (i == embed && embed != head) continue; /* one row of it is read */
+        const double flop = 2.0 * (double)oz_packed_rows(p) * (double)oz_packed_cols(p);
+        f->stream_bytes += oz_packed_bytes(p);
+        f->flop_tok += flop;
+        if (i == head) f->head_flop_tok = flop;
+    }
+}
+
+static void tied_head_check(const oz_ckpt *c) {
+    const oz_tensor *h = oz_ckpt_find(c, "lm_head.weight"), *e = oz_ckpt_find(c, "model.embed_tokens.weight");
+    if (!h || !e) return;
+    if (h->n_bytes != e->n_bytes || memcmp(h->data, e->data, h->n_bytes) != 0)
+        oz_log_warn("lm_head.weight differs from model.embed_tokens.weight although tie_word_embeddings is true: the embedding is used (%s)", h->file_name);
+    oz_ckpt_drop(c, h);
+}
+
+oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err) {
+    const oz_arch *arch;
+    oz_dims dims;
+    *out = NULL;
+    OZ_TRY(oz_arch_read(&arch, &dims, oz_ckpt_config(ckpt), err));
+    OZ_NEED(strcmp(cfg->dtype, "auto") == 0 || strcmp(cfg->dtype, "f32") == 0, err, OZ_E_UNSUPPORTED, "--dtype %s: no kernel of this device (%s) rounds 16-bit products' inputs; use f32",
+            cfg->dtype, oz_dev_describe(dev));
+    oz_arch_list list;
+    OZ_TRY(oz_arch_list_new(&list, oz_ckpt_config(ckpt), err));
+    oz_model *m = oz_alloc(sizeof *m);
+    m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->tap_layers = cfg->tap_layers;
+    m->attn_scale = (float)(1.0 / sqrt((double)dims.head_dim));
+    m->info.max_len = cfg->max_len > 0 && cfg->max_len < dims.max_position ? cfg->max_len : dims.max_position;
+    m->info.max_tok = cfg->max_tok > 0 ? cfg->max_tok : DEFAULT_MAX_TOK;
+    m->layers = oz_alloc_array((size_t)dims.n_layers * OZ_SLOT_COUNT, sizeof *m->layers);
+    for (int64_t i = 0; i < dims.n_layers * OZ_SLOT_COUNT; i++) m->layers[i].linear = -1;
+    for (int i = 0; i < OZ_SLOT_PER_LAYER; i++) m->top[i].linear = -1;
+    oz_scheme *schemes = oz_alloc_array(list.n, sizeof *schemes);
+    oz_status st = schemes_resolve(schemes, ckpt, &list, err);
+    if (st == OZ_OK) st = surplus_check(ckpt, &list, schemes, oz_arch_dtype(oz_ckpt_config(ckpt)), err);
+    if (st == OZ_OK) st = weights_load(m, ckpt, &list, schemes, err);
+    if (st == OZ_OK && (dims.features & OZ_F_TIED)) tied_head_check(ckpt);
+    if (st == OZ_OK) st = bufs_new(m, err);
+    if (st == OZ_OK) st = oz_plan_compile(m, err);
+    if (st == OZ_OK) info_fill(m);
+    oz_free(schemes);
+    oz_arch_list_deinit(&list);
+    *out = m;
+    if (st != OZ_OK) oz_model_close(out);
+    return st;
+}
+
+void oz_model_close(oz_model **p) {
+    oz_model *m = *p;
+    if (!m) return;
+    for (int i = 0; i < m->n_linears; i++) {
+        if (m->linears[i].packed) m->ops->packed_free(m->dev, &m->linears[i].packed);
+        oz_free(m->linears[i].module);
+    }
+    for (size_t i = 0; i < m->n_vecs; i++) m->ops->mem_free(m->dev, m->vecs[i]);
+    for (int i = 0; i < OZ_BUF_COUNT; i++) {
+        m->ops->mem_free(m->dev, m->bufs[i].data);
+        m->ops->mem_free(m->dev, m->bufs[i].scales);
+    }
+    m->ops->mem_free(m->dev, m->rope_cos);
+    m->ops->mem_free(m->dev, m->rope_sin);
+    m->ops->mem_free(m->dev, m->inv_freq);
+    oz_free(m->vecs);
+    oz_free(m->linears);
+    oz_free(m->layers);
+    oz_free(m->plan.steps);
+    oz_free(m);
+    *p = NULL;
+}
+
+const oz_model_info *oz_model_get(const oz_model *m) { return &m->info; }
+size_t oz_model_module_count(const oz_model *m) { return (size_t)m->n_linears; }
+oz_model_module oz_model_module_at(const oz_model *m, size_t i) {
+    const oz_linear *l = &m->linears[i];
+    return (oz_model_module){l->module, &l->scheme, l->packed};
+}
