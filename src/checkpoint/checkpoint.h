@@ -42,7 +42,8 @@ void oz_text_files_close(oz_text_files *f);
 /* The writer. Declare every tensor, then fix the layout (after which sizes are known to the byte), then write data in any order.
  * Order of tensors, header and padding are those of the safetensors library: alignment of dtype descending, then name; header padded
  * with spaces to a multiple of 8; metadata {"format":"pt"}. One file "model.safetensors" if all fits shard_bytes (0: no limit),
- * else model-0000i-of-0000N.safetensors filled in declaration order, and model.safetensors.index.json. */
+ * else model-0000i-of-0000N.safetensors filled in declaration order, and model.safetensors.index.json. shard_bytes bounds the tensors'
+ * data, as in the hub's library, and a tensor larger than it has a file of its own. */
 typedef struct oz_layout oz_layout;
 oz_layout *oz_layout_new(size_t shard_bytes);
 void oz_layout_free(oz_layout **l);
@@ -55,7 +56,9 @@ size_t oz_layout_bytes(const oz_layout *l); /* of all its files */
 
 typedef struct oz_writer oz_writer;
 oz_status oz_writer_open(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err); /* headers written, files sized */
-/* Bytes [offset, offset + n) of a tensor's data. Any thread. */
+/* A layout of one file, written beside `path` and renamed by finish; a close without finish leaves nothing. */
+oz_status oz_writer_open_file(oz_writer **out, const oz_layout *l, const char *path, oz_err *err);
+/* Bytes [offset, offset + n) of a tensor's data, each byte once. Any thread. The layout must outlive the writer. */
 oz_status oz_writer_put(oz_writer *w, const char *name, size_t offset, const void *data, size_t n_bytes, oz_err *err);
 oz_status oz_writer_finish(oz_writer *w, oz_err *err); /* every tensor complete, or an error that names one; fsync */
 void oz_writer_close(oz_writer **w);

@@ -12,15 +12,16 @@ struct oz_ckpt {
     bool is_gguf;
     oz_mmap *maps; /* every mapped file, closed with the checkpoint */
     size_t n_maps, cap_maps;
-    oz_tensor *tensors; /* in the order added; by name after oz_ckpt_seal */
+    oz_tensor *tensors; /* in the order added while loading, then by name */
     size_t n_tensors, cap_tensors, n_bytes;
-    oz_map *by_name; /* index in tensors: valid after oz_ckpt_seal */
+    oz_map *by_name; /* index in tensors */
     oz_arena *arena; /* names of tensors and files */
     json_t *config;  /* owned */
 };
 
 enum { OZ_JSON_LIMIT = 256 << 20 }; /* of a JSON file: config, index, tokenizer */
 
+oz_ckpt *oz_ckpt_new(const char *path); /* without tensors and config; oz_ckpt_close */
 /* Maps a file and gives the index of its map. maps[] may move with the next call; what a map's data points to does not. */
 oz_status oz_ckpt_map(oz_ckpt *c, size_t *index, const char *path, oz_err *err);
 /* Adds a tensor; its name is copied, file_name must live as long as c (oz_arena_strndup(c->arena, ...)).
@@ -83,6 +84,30 @@ oz_status oz_gguf_array(const oz_gguf_kv **out, const oz_gguf *g, const char *ke
 /* The string at *p, which is moved behind it. Start at kv->data. */
 oz_slice oz_gguf_next_str(const uint8_t **p);
 int64_t oz_gguf_int_at(const oz_gguf_kv *kv, uint64_t i);
+
+/* A layout, fixed: what layout.c computes and writer.c follows. */
+typedef struct oz_layout_tensor {
+    char *name;
+    oz_dtype dtype;
+    int n_dims;
+    int64_t dims[OZ_MAX_DIMS];
+    size_t n_bytes;
+    size_t file;   /* index in files */
+    size_t offset; /* of its data in that file */
+} oz_layout_tensor;
+typedef struct oz_layout_part {
+    char *name;
+    oz_buf head;
+    size_t n_bytes;
+} oz_layout_part; /* a file; head: all before its data */
+struct oz_layout {
+    size_t shard_bytes;
+    oz_layout_tensor *tensors; /* in the order declared */
+    size_t n_tensors, cap_tensors;
+    oz_map *by_name;
+    oz_layout_part *files; /* safetensors files, then the index if there is more than one */
+    size_t n_files, cap_files;
+};
 
 /* Python's json.dumps(v, sort_keys, indent=2) and a newline: non-ASCII escaped, floats as repr prints them. */
 void oz_json_write_hf(oz_buf *out, const json_t *v, bool sort_keys);

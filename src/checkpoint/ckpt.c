@@ -1,0 +1,216 @@
+/* oz_ckpt: one view of a folder of safetensors files or of a GGUF file.
+ *
+ * Which files of a folder count: model.safetensors, or those that model.safetensors.index.json names. Other .safetensors files beside
+ * an index are passed over, since the index says what the checkpoint is; both a model.safetensors and an index that does not name it
+ * is an error, because readers in use differ on which one they take. Index and files must agree on every name, both ways. */
+#include "base/json.h"
+#include "checkpoint/internal.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char SINGLE[] = "model.safetensors", INDEX[] = "model.safetensors.index.json";
+
+bool oz_is_gguf(const char *path) {
+    if (oz_path_is_dir(path)) return false;
+    if (oz_str_ends(path, ".gguf")) return true;
+    char magic[4] = {0};
+    FILE *f = fopen(path, "rb");
+    if (!f) return false;
+    bool hit = fread(magic, 1, sizeof magic, f) == sizeof magic && memcmp(magic, "GGUF", 4) == 0;
+    fclose(f);
+    return hit;
+}
+
+oz_status oz_ckpt_map(oz_ckpt *c, size_t *index, const char *path, oz_err *err) {
+    oz_mmap m;
+    OZ_TRY(oz_mmap_open(&m, path, err));
+    oz_grow((void **)&c->maps, &c->cap_maps, c->n_maps + 1, sizeof *c->maps);
+    *index = c->n_maps;
+    c->maps[c->n_maps++] = m;
+    return OZ_OK;
+}
+
+oz_status oz_ckpt_add(oz_ckpt *c, const oz_tensor *t, oz_err *err) {
+    size_t n = strlen(t->name);
+    int64_t other;
+    if (!oz_map_add(c->by_name, t->name, n, (int64_t)c->n_tensors)) {
+        oz_map_get(c->by_name, t->name, n, &other);
+        OZ_FAIL(err, OZ_E_FORMAT, "%s: the name is there twice (%s and %s)", t->name, c->tensors[other].file_name, t->file_name);
+    }
+    oz_grow((void **)&c->tensors, &c->cap_tensors, c->n_tensors + 1, sizeof *c->tensors);
+    oz_tensor *own = &c->tensors[c->n_tensors++];
+    *own = *t;
+    own->name = oz_arena_strndup(c->arena, t->name, n);
+    c->n_bytes += t->n_bytes;
+    return OZ_OK;
+}
+
+static int tensor_compare(const void *a, const void *b) { return strcmp(((const oz_tensor *)a)->name, ((const oz_tensor *)b)->name); }
+
+static void tensors_sort(oz_ckpt *c) {
+    if (c->n_tensors) qsort(c->tensors, c->n_tensors, sizeof *c->tensors, tensor_compare);
+    for (size_t i = 0; i < c->n_tensors; i++) oz_map_set(c->by_name, c->tensors[i].name, strlen(c->tensors[i].name), (int64_t)i);
+}
+
+static oz_status file_load(oz_ckpt *c, const char *name, oz_err *err) {
+    char *path = oz_path_join(c->path, name);
+    size_t index;
+    oz_status st = oz_ckpt_map(c, &index, path, err);
+    oz_free(path);
+    if (st != OZ_OK) return st;
+    return oz_safetensors_load(c, &c->maps[index], oz_arena_strndup(c->arena, name, strlen(name)), err);
+}
+
+/* ---- the index ---- */
+
+static oz_status shard_name_check(const char *tensor, const json_t *file, oz_err *err) {
+    const char *s = json_string_value(file);
+    bool ok = s && strlen(s) == json_string_length(file) && !strpbrk(s, "/\\") && oz_str_ends(s, ".safetensors");
+    OZ_NEED(ok, err, OZ_E_FORMAT, "%s: weight_map.%s: must be the name of a .safetensors file in the same folder, found %s", INDEX, tensor,
+            oz_json_show(file));
+    return OZ_OK;
+}
+
+/* Loads one shard; each of its tensors must be what the index sends to it. */
+static oz_status shard_load(oz_ckpt *c, const char *file, const json_t *weight_map, oz_err *err) {
+    size_t first = c->n_tensors;
+    oz_status st = file_load(c, file, err);
+    if (st != OZ_OK) return oz_err_prefix(err, "%s", INDEX);
+    for (size_t i = first; i < c->n_tensors; i++) {
+        const char *name = c->tensors[i].name, *said = json_string_value(json_object_get(weight_map, name));
+        OZ_NEED(said, err, OZ_E_FORMAT, "%s: stands in %s, but not in %s", name, file, INDEX);
+        OZ_NEED(strcmp(said, file) == 0, err, OZ_E_FORMAT, "%s: stands in %s, but %s puts it into %s", name, file, INDEX, said);
+    }
+    return OZ_OK;
+}
+
+static oz_status shards_load(oz_ckpt *c, const json_t *weight_map, oz_err *err) {
+    const char *name;
+    json_t *file;
+    json_object_foreach((json_t *)weight_map, name, file) OZ_TRY(shard_name_check(name, file, err));
+    oz_map *seen = oz_map_new(64);
+    oz_status st = OZ_OK;
+    json_object_foreach((json_t *)weight_map, name, file) {
+        const char *s = json_string_value(file);
+        if (st == OZ_OK && oz_map_add(seen, s, strlen(s), 0)) st = shard_load(c, s, weight_map, err);
+    }
+    oz_map_free(&seen);
+    if (st != OZ_OK) return st;
+    json_object_foreach((json_t *)weight_map, name, file) {
+        OZ_NEED(oz_map_get(c->by_name, name, strlen(name), &(int64_t){0}), err, OZ_E_FORMAT,
+                "%s: %s puts it into %s, which does not hold it", name, INDEX, json_string_value(file));
+    }
+    return OZ_OK;
+}
+
+static oz_status index_load(oz_ckpt *c, const char *path, bool single_exists, oz_err *err) {
+    json_t *index = NULL;
+    OZ_TRY(oz_json_load(&index, path, OZ_JSON_LIMIT, err));
+    const json_t *weight_map = json_object_get(index, "weight_map");
+    bool names_single = false;
+    const char *name;
+    json_t *file;
+    json_object_foreach((json_t *)weight_map, name, file) {
+        const char *s = json_string_value(file);
+        names_single |= s && strcmp(s, SINGLE) == 0;
+    }
+    oz_status st;
+    if (!json_is_object(weight_map))
+        st =
+            oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: weight_map: must be an object, found %s", path, oz_json_show(weight_map));
+    else if (single_exists && !names_single)
+        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: holds both %s and %s, which does not name it; one of them must go",
+                        c->path, SINGLE, INDEX);
+    else
+        st = shards_load(c, weight_map, err);
+    json_decref(index);
+    return st;
+}
+
+static oz_status folder_load(oz_ckpt *c, oz_err *err) {
+    char *config = oz_path_join(c->path, "config.json"), *single = oz_path_join(c->path, SINGLE), *index = oz_path_join(c->path, INDEX);
+    bool has_single = oz_path_exists(single);
+    oz_status st = oz_json_load(&c->config, config, OZ_JSON_LIMIT, err);
+    if (st != OZ_OK) goto done;
+    if (!json_is_object(c->config))
+        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: must be an object, found %s", config, oz_json_show(c->config));
+    else if (oz_path_exists(index))
+        st = index_load(c, index, has_single, err);
+    else if (has_single)
+        st = file_load(c, SINGLE, err);
+    else
+        st = oz_err_set(err, OZ_E_NOT_FOUND, __FILE__, __LINE__, "%s: holds neither %s nor %s", c->path, SINGLE, INDEX);
+done:
+    oz_free(config);
+    oz_free(single);
+    oz_free(index);
+    return st;
+}
+
+/* ---- the view ---- */
+
+oz_ckpt *oz_ckpt_new(const char *path) {
+    oz_ckpt *c = oz_alloc(sizeof *c);
+    c->path = oz_strdup(path);
+    c->arena = oz_arena_new(0);
+    c->by_name = oz_map_new(1024);
+    return c;
+}
+
+oz_status oz_ckpt_open(oz_ckpt **out, const char *path, oz_err *err) {
+    *out = NULL;
+    oz_ckpt *c = oz_ckpt_new(path);
+    c->is_gguf = oz_is_gguf(path);
+    oz_status st;
+    if (c->is_gguf)
+        st = oz_gguf_load(c, path, err);
+    else if (oz_path_is_dir(path))
+        st = folder_load(c, err);
+    else if (oz_path_exists(path))
+        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected a folder with a checkpoint or a GGUF file", path);
+    else
+        st = oz_err_set(err, OZ_E_NOT_FOUND, __FILE__, __LINE__, "%s: %s", path, strerror(ENOENT));
+    if (st != OZ_OK) {
+        oz_ckpt_close(&c);
+        return st;
+    }
+    tensors_sort(c);
+    *out = c;
+    return OZ_OK;
+}
+
+void oz_ckpt_close(oz_ckpt **pc) {
+    oz_ckpt *c = *pc;
+    if (!c) return;
+    for (size_t i = 0; i < c->n_maps; i++) oz_mmap_close(&c->maps[i]);
+    json_decref(c->config);
+    oz_map_free(&c->by_name);
+    oz_arena_free(&c->arena);
+    oz_free(c->maps);
+    oz_free(c->tensors);
+    oz_free(c->path);
+    oz_free(c);
+    *pc = NULL;
+}
+
+const char *oz_ckpt_path(const oz_ckpt *c) { return c->path; }
+bool oz_ckpt_is_gguf(const oz_ckpt *c) { return c->is_gguf; }
+const json_t *oz_ckpt_config(const oz_ckpt *c) { return c->config; }
+size_t oz_ckpt_count(const oz_ckpt *c) { return c->n_tensors; }
+const oz_tensor *oz_ckpt_at(const oz_ckpt *c, size_t i) { return &c->tensors[i]; }
+size_t oz_ckpt_bytes(const oz_ckpt *c) { return c->n_bytes; }
+
+const oz_tensor *oz_ckpt_find(const oz_ckpt *c, const char *name) {
+    int64_t i;
+    return oz_map_get(c->by_name, name, strlen(name), &i) ? &c->tensors[i] : NULL;
+}
+
+void oz_ckpt_drop(const oz_ckpt *c, const oz_tensor *t) {
+    uintptr_t p = (uintptr_t)t->data;
+    for (size_t i = 0; i < c->n_maps; i++) {
+        uintptr_t base = (uintptr_t)c->maps[i].data;
+        if (p >= base && p - base < c->maps[i].n_bytes) oz_mmap_drop(&c->maps[i], t->data, t->n_bytes);
+    }
+}
