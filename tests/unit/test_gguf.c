@@ -1,0 +1,236 @@
+/* GGUF files as Hugging Face checkpoints: names, shapes, values and config; tokenizer files; everything that must be refused.
+ * The files and what they mean come from tests/gen/gen_gguf.py. */
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "checkpoint/checkpoint.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define DIR "tests/golden/gguf/"
+
+static oz_ckpt *open_ok(const char *path) {
+    oz_ckpt *c = NULL;
+    oz_err err = {0};
+    if (oz_ckpt_open(&c, path, &err) != OZ_OK) fail_msg("%s", err.msg);
+    return c;
+}
+
+static json_t *load_json(const char *path) {
+    json_t *v = NULL;
+    oz_err err = {0};
+    if (oz_json_load(&v, path, 1 << 20, &err) != OZ_OK) fail_msg("%s", err.msg);
+    return v;
+}
+
+/* Row r in Hugging Face's order, as f32. */
+static void read_row(float *dst, const oz_tensor *t, int64_t rows, int64_t cols, int64_t r) {
+    oz_weight w = {.rows = rows, .rope_heads = t->rope_heads};
+    size_t row_bytes;
+    assert_true(oz_dtype_bytes(&row_bytes, t->dtype, cols));
+    oz_to_f32(dst, t->dtype, (const char *)t->data + (size_t)oz_weight_stored_row(&w, r) * row_bytes, cols);
+}
+
+static void check_tensor(const oz_tensor *t, const char *name, const json_t *want) {
+    const json_t *dims = json_object_get(want, "dims"), *last = json_object_get(want, "last");
+    assert_string_equal(oz_dtype_get(t->dtype)->name, json_string_value(json_object_get(want, "dtype")));
+    assert_int_equal(t->n_dims, json_array_size(dims));
+    for (int i = 0; i < t->n_dims; i++) assert_int_equal(t->dims[i], json_integer_value(json_array_get(dims, (size_t)i)));
+    assert_int_equal(t->rope_heads, json_integer_value(json_object_get(want, "rope_heads")));
+    bool one_row = t->n_dims == 1 && t->rope_heads == 0;
+    int64_t rows = one_row ? 1 : t->dims[0], cols = one_row ? t->dims[0] : t->n_dims == 1 ? 1 : t->dims[1];
+    float row[512];
+    assert_true(cols <= 512);
+    uint64_t h = 0xcbf29ce484222325u;
+    for (int64_t r = 0; r < rows; r++) {
+        read_row(row, t, rows, cols, r);
+        for (int64_t c = 0; c < cols; c++) {
+            uint16_t b = oz_bf16_from_f32(row[c]);
+            h = (h ^ (b & 255)) * 0x100000001b3u;
+            h = (h ^ (b >> 8)) * 0x100000001b3u;
+        }
+    }
+    for (int64_t c = 0; c < cols && cols >= 4 && c < 4; c++) {
+        if ((double)row[c] != json_number_value(json_array_get(last, (size_t)c)))
+            fail_msg("%s[-1][%d]: %.9g", name, (int)c, (double)row[c]);
+    }
+    char hex[17];
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)h);
+    if (strcmp(hex, json_string_value(json_object_get(want, "fnv_bf16"))) != 0) fail_msg("%s: other values than the generator's", name);
+}
+
+static void check_tensors(const char *model) {
+    char path[256];
+    snprintf(path, sizeof path, DIR "%s.gguf", model);
+    oz_ckpt *c = open_ok(path);
+    snprintf(path, sizeof path, DIR "%s.expect.json", model);
+    json_t *expect = load_json(path);
+    const char *name;
+    json_t *want;
+    assert_true(oz_ckpt_is_gguf(c));
+    assert_int_equal(oz_ckpt_count(c), json_object_size(expect));
+    json_object_foreach(expect, name, want) {
+        const oz_tensor *t = oz_ckpt_find(c, name);
+        if (!t) fail_msg("%s is missing", name);
+        check_tensor(t, name, want);
+    }
+    json_decref(expect);
+    oz_ckpt_close(&c);
+}
+
+static void test_tensors(void **state) {
+    check_tensors("llama");
+    check_tensors("qwen3");
+}
+
+static void check_config(const char *path, const char *want) {
+    oz_ckpt *c = open_ok(path);
+    json_t *expected = json_loads(want, 0, NULL);
+    assert_non_null(expected);
+    if (!json_equal(oz_ckpt_config(c), expected)) {
+        char *found = json_dumps(oz_ckpt_config(c), JSON_SORT_KEYS);
+        fail_msg("%s: %s", path, found);
+    }
+    json_decref(expected);
+    oz_ckpt_close(&c);
+}
+
+static void test_config(void **state) {
+    check_config(DIR "llama.gguf",
+                 "{\"architectures\": [\"LlamaForCausalLM\"], \"attention_bias\": true, \"attention_dropout\": 0.0, \"bos_token_id\": 0, "
+                 "\"eos_token_id\": 1, \"head_dim\": 16, \"hidden_act\": \"silu\", \"hidden_size\": 64, \"initializer_range\": 0.02, "
+                 "\"intermediate_size\": 96, \"max_position_embeddings\": 128, \"mlp_bias\": false, \"model_type\": \"llama\", "
+                 "\"num_attention_heads\": 4, \"num_hidden_layers\": 2, \"num_key_value_heads\": 2, \"pad_token_id\": 1, "
+                 "\"pretraining_tp\": 1, \"rms_norm_eps\": 1e-05, \"rope_scaling\": null, \"rope_theta\": 100000.0, "
+                 "\"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\", \"use_cache\": true, \"vocab_size\": 265}");
+    check_config(
+        DIR "qwen3.gguf",
+        "{\"architectures\": [\"Qwen3ForCausalLM\"], \"attention_bias\": false, \"attention_dropout\": 0.0, \"bos_token_id\": 0, "
+        "\"eos_token_id\": 1, \"head_dim\": 32, \"hidden_act\": \"silu\", \"hidden_size\": 32, \"initializer_range\": 0.02, "
+        "\"intermediate_size\": 64, \"max_position_embeddings\": 128, \"model_type\": \"qwen3\", "
+        "\"num_attention_heads\": 2, \"num_hidden_layers\": 1, \"num_key_value_heads\": 1, \"pad_token_id\": 1, "
+        "\"rms_norm_eps\": 1e-05, \"rope_theta\": 1000000.0, \"rope_scaling\": {\"factor\": 4.0, "
+        "\"original_max_position_embeddings\": 32, \"rope_type\": \"yarn\"}, \"sliding_window\": null, \"tie_word_embeddings\": false, "
+        "\"torch_dtype\": \"float16\", \"use_cache\": true, \"use_sliding_window\": false, \"vocab_size\": 265}");
+}
+
+static oz_text_files text_ok(const char *path) {
+    oz_text_files f = {0};
+    oz_err err = {0};
+    if (oz_text_files_open(&f, path, &err) != OZ_OK) fail_msg("%s", err.msg);
+    return f;
+}
+
+static const char *str_at(const json_t *v, const char *key) { return json_string_value(json_object_get(v, key)); }
+
+static void test_tokenizer(void **state) {
+    oz_text_files f = text_ok(DIR "llama.gguf");
+    const json_t *model = json_object_get(f.tokenizer, "model"), *words = json_object_get(model, "vocab");
+    assert_string_equal(str_at(model, "type"), "BPE");
+    assert_int_equal(json_object_size(words), 264); /* 265 less the unused one */
+    assert_int_equal(json_integer_value(json_object_get(words, "the")), 261);
+    assert_null(json_object_get(words, "[PAD3]"));
+    const json_t *merge = json_array_get(json_object_get(model, "merges"), 2);
+    assert_int_equal(json_array_size(json_object_get(model, "merges")), 5);
+    assert_string_equal(json_string_value(json_array_get(merge, 0)), "\xc4\xa0"); /* the byte alphabet's space */
+    assert_string_equal(json_string_value(json_array_get(merge, 1)), "the");
+    const json_t *added = json_object_get(f.tokenizer, "added_tokens");
+    assert_int_equal(json_array_size(added), 3);
+    assert_string_equal(str_at(json_array_get(added, 1), "content"), "<|im_end|>");
+    assert_true(json_is_true(json_object_get(json_array_get(added, 1), "special")));
+    assert_true(json_is_false(json_object_get(json_array_get(added, 2), "special"))); /* <tool>: the user's */
+    const json_t *pre = json_object_get(json_object_get(f.tokenizer, "pre_tokenizer"), "pretokenizers");
+    assert_string_equal(str_at(json_array_get(pre, 0), "type"), "Digits");
+    assert_true(json_is_null(json_object_get(f.tokenizer, "post_processor")));
+    assert_string_equal(str_at(f.tokenizer_config, "bos_token"), "<|im_start|>");
+    assert_string_equal(str_at(f.tokenizer_config, "eos_token"), "<|im_end|>");
+    assert_true(json_is_null(json_object_get(f.tokenizer_config, "unk_token")));
+    assert_int_equal(json_integer_value(json_object_get(f.tokenizer_config, "model_max_length")), 128);
+    assert_string_equal(str_at(f.tokenizer_config, "chat_template"), f.chat_template);
+    assert_true(oz_str_starts(f.chat_template, "{% for m in messages %}"));
+    assert_int_equal(json_integer_value(json_object_get(f.generation_config, "eos_token_id")), 1);
+    oz_text_files_close(&f);
+}
+
+static void test_tokenizer_with_bos(void **state) {
+    oz_text_files f = text_ok(DIR "qwen3.gguf");
+    const json_t *post = json_object_get(f.tokenizer, "post_processor");
+    assert_string_equal(str_at(json_object_get(f.tokenizer, "normalizer"), "type"), "NFC");
+    assert_string_equal(str_at(post, "type"), "Sequence");
+    const json_t *template = json_array_get(json_object_get(post, "processors"), 1);
+    json_t *single = json_loads(
+        "[{\"SpecialToken\": {\"id\": \"<|im_start|>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}]", 0, NULL);
+    assert_true(json_equal(json_object_get(template, "single"), single));
+    assert_int_equal(json_array_size(json_object_get(template, "pair")), 4);
+    json_decref(single);
+    const json_t *eos = json_object_get(f.generation_config, "eos_token_id"); /* end of text and end of turn */
+    assert_int_equal(json_array_size(eos), 2);
+    assert_true(json_is_true(json_object_get(f.tokenizer_config, "add_bos_token")));
+    oz_text_files_close(&f);
+}
+
+static void check_refused(const char *name, const char *want) {
+    char path[256];
+    snprintf(path, sizeof path, DIR "bad/%s.gguf", name);
+    bool text = oz_str_starts(want, "text: ");
+    oz_err err = {0};
+    oz_ckpt *c = NULL;
+    oz_text_files f = {0};
+    oz_status st = text ? oz_text_files_open(&f, path, &err) : oz_ckpt_open(&c, path, &err);
+    if (st == OZ_OK) fail_msg("%s was accepted", name);
+    assert_int_equal(st, err.code);
+    if (!strstr(err.msg, want + (text ? 6 : 0))) fail_msg("%s: expected \"%s\", found \"%s\"", name, want, err.msg);
+    assert_null(c);
+    assert_null(f.tokenizer);
+}
+
+static void test_refused(void **state) {
+    oz_buf list = {0};
+    oz_err err = {0};
+    assert_int_equal(oz_file_read(&list, DIR "bad/expect.txt", 1 << 20, &err), OZ_OK);
+    int n = 0;
+    for (char *save = NULL, *line = strtok_r(list.data, "\n", &save); line; line = strtok_r(NULL, "\n", &save), n++) {
+        char *tab = strchr(line, '\t');
+        assert_non_null(tab);
+        *tab = 0;
+        check_refused(line, tab + 1);
+    }
+    assert_true(n >= 60);
+    oz_buf_deinit(&list);
+}
+
+/* Every prefix of a good file is refused, and no byte of it is read beyond its end (the sanitizer sees it). */
+static void test_prefixes(void **state) {
+    oz_buf file = {0};
+    oz_err err = {0};
+    assert_int_equal(oz_file_read(&file, DIR "qwen3.gguf", 1 << 20, &err), OZ_OK);
+    char path[] = "/tmp/ounce-gguf-XXXXXX.gguf";
+    int fd = mkstemps(path, 5);
+    assert_true(fd >= 0);
+    close(fd);
+    for (size_t n = file.len - 1; n > 0; n = n > 9000 ? n - 997 : n > 61 ? n - 61 : n - 1) {
+        FILE *f = fopen(path, "wb");
+        assert_int_equal(fwrite(file.data, 1, n, f), n);
+        fclose(f);
+        oz_ckpt *c = NULL;
+        oz_err_clear(&err);
+        if (oz_ckpt_open(&c, path, &err) == OZ_OK) fail_msg("accepted %zu of %zu bytes", n, file.len);
+    }
+    remove(path);
+    oz_buf_deinit(&file);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tensors),   cmocka_unit_test(test_config),
+        cmocka_unit_test(test_tokenizer), cmocka_unit_test(test_tokenizer_with_bos),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_prefixes),
+    };
+    return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);
+}
