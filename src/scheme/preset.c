@@ -1,0 +1,89 @@
+/* The schemes that `ounce quantize` writes, and how a scheme looks in config.json and on disk. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include "base/json.h"
+#include "base/str.h"
+#include "scheme/internal.h"
+
+const oz_scheme OZ_SCHEME_DENSE = {.name = "dense", .symmetric = true, .format = "dense"};
+
+static const oz_preset PRESETS[] = {
+    {{"W8A8", true, OZ_CODEC_I8, 8, false, 0, false, true, OZ_ACT_I8_TOKEN, "int-quantized"},
+     "int8 weights, symmetric, one scale an output channel (largest magnitude / 127.5); int8 activations, symmetric, quantized per token while "
+     "running (largest magnitude / 127); stored int-quantized, a byte a weight",
+     false},
+    {{"W8A16", true, OZ_CODEC_I8P, 8, false, 0, false, true, OZ_ACT_NONE, "pack-quantized"},
+     "int8 weights, symmetric, one scale an output channel (largest magnitude / 127.5); activations are not quantized; stored pack-quantized, "
+     "four weights in an int32. llm-compressor 0.16 and later mean groups of 128 by this name",
+     false},
+    {{"FP8_DYNAMIC", true, OZ_CODEC_F8E4M3, 8, true, 0, false, true, OZ_ACT_F8_TOKEN, "float-quantized"},
+     "float8 e4m3 weights, symmetric, one scale an output channel (largest magnitude / 448); float8 e4m3 activations, quantized per token while "
+     "running; stored float-quantized, a byte a weight",
+     false},
+    {{"W4A16", true, OZ_CODEC_I4P, 4, false, 128, false, true, OZ_ACT_NONE, "pack-quantized"},
+     "int4 weights, symmetric, one scale a group of --group-size inputs of an output channel, 128 by default (largest magnitude / 7.5); "
+     "activations are not quantized; stored pack-quantized, eight weights in an int32",
+     true},
+};
+enum { N_PRESETS = sizeof PRESETS / sizeof *PRESETS };
+
+size_t oz_preset_count(void) { return N_PRESETS; }
+const oz_preset *oz_preset_at(size_t i) { return &PRESETS[i]; }
+
+const oz_preset *oz_preset_find(const char *name) {
+    for (size_t i = 0; i < N_PRESETS; i++)
+        if (strcasecmp(PRESETS[i].scheme.name, name) == 0) return &PRESETS[i];
+    return NULL;
+}
+
+json_t *oz_scheme_config(const oz_scheme *s, const char *const *ignore, size_t n_ignore) {
+    const oz_args weights = {.present = true, .is_float = s->is_float, .symmetric = s->symmetric, .bits = s->bits, .group_size = s->group_size,
+                             .strategy = s->per_tensor ? OZ_STRATEGY_TENSOR : s->group_size > 0 ? OZ_STRATEGY_GROUP : OZ_STRATEGY_CHANNEL};
+    const oz_args acts = {.present = s->act != OZ_ACT_NONE, .is_float = s->act == OZ_ACT_F8_TOKEN, .symmetric = true, .bits = 8,
+                          .strategy = OZ_STRATEGY_TOKEN, .dynamic = OZ_DYNAMIC_YES};
+    json_t *group = json_object(), *config = json_object(), *names = json_array();
+    json_object_set_new(group, "format", json_string(s->format));
+    json_object_set_new(group, "input_activations", oz_args_write(&acts));
+    json_object_set_new(group, "output_activations", json_null());
+    json_object_set_new(group, "targets", json_pack("[s]", "Linear"));
+    json_object_set_new(group, "weights", oz_args_write(&weights));
+    for (size_t i = 0; i < n_ignore; i++) json_array_append_new(names, json_string(ignore[i]));
+    json_object_set_new(config, "config_groups", json_pack("{so}", "group_0", group));
+    json_object_set_new(config, "format", json_string(s->format));
+    json_object_set_new(config, "global_compression_ratio", json_null());
+    json_object_set_new(config, "ignore", names);
+    json_object_set_new(config, "kv_cache_scheme", json_null());
+    json_object_set_new(config, "quant_method", json_string("compressed-tensors"));
+    json_object_set_new(config, "quantization_status", json_string("compressed"));
+    json_object_set_new(config, "sparsity_config", json_object());
+    json_object_set_new(config, "transform_config", json_object());
+    json_object_set_new(config, "version", json_string("0.18.0")); /* the version whose layout this is */
+    return config;
+}
+
+int oz_scheme_parts(oz_part parts[OZ_MAX_PARTS], const oz_scheme *s, int64_t rows, int64_t cols, oz_dtype model_dtype) {
+    if (!s->quantized) {
+        parts[0] = (oz_part){".weight", model_dtype, 2, {rows, cols}};
+        return 1;
+    }
+    const oz_codec_info *codec = oz_codec_get(s->codec);
+    const int64_t elems = oz_codec_row_bytes(s->codec, cols) / oz_dtype_get(codec->dtype)->block_bytes;
+    const bool packed = codec->dtype == OZ_DTYPE_I32;
+    parts[0] = (oz_part){packed ? ".weight_packed" : ".weight", codec->dtype, 2, {rows, elems}};
+    if (s->per_tensor) parts[1] = (oz_part){".weight_scale", model_dtype, 1, {1}};
+    else parts[1] = (oz_part){".weight_scale", model_dtype, 2, {rows, s->group_size > 0 ? (cols + s->group_size - 1) / s->group_size : 1}};
+    if (!packed) return 2;
+    parts[2] = (oz_part){".weight_shape", OZ_DTYPE_I64, 1, {2}};
+    return 3;
+}
+
+oz_status oz_scheme_check(const oz_scheme *s, const oz_module *m, oz_err *err) {
+    static const int USUAL[] = {8, 16, 32, 64, 128, 256};
+    if (!s->quantized || s->group_size <= 0 || m->cols % s->group_size == 0) return OZ_OK;
+    char divisors[64] = "";
+    for (size_t i = 0, n = 0; i < sizeof USUAL / sizeof *USUAL; i++)
+        if (m->cols % USUAL[i] == 0) n += (size_t)snprintf(divisors + n, sizeof divisors - n, "%s%d", n ? ", " : "", USUAL[i]);
+    OZ_FAIL(err, OZ_E_ARG, "%s: group_size %lld does not divide its %lld columns; %s%s", m->name, (long long)s->group_size, (long long)m->cols,
+            *divisors ? "these do: " : "none of the usual ones does", divisors);
+}
