@@ -44,14 +44,11 @@ static bool same_shape(const oz_tensor *t, const oz_part *p) {
 
 /* [], [1], [1, 1] for one scale; [rows] beside [rows, 1]. */
 static bool scale_shape_ok(const oz_tensor *t, const oz_part *p) {
-    int64_t want = 1, have = 1;
-    for (int i = 0; i < p->n_dims; i++) want *= p->dims[i];
-    for (int i = 0; i < t->n_dims; i++) {
-        if (t->dims[i] > want) return false;
-        have *= t->dims[i];
-    }
-    if (want == 1) return have == 1 && t->n_dims <= 2;
-    return same_shape(t, p) || (t->n_dims == 1 && p->dims[1] == 1 && t->dims[0] == p->dims[0]);
+    if (same_shape(t, p)) return true;
+    for (int i = 1; i < t->n_dims; i++)
+        if (t->dims[i] != 1) return false;
+    if (p->n_dims == 1) return t->n_dims <= 2 && (t->n_dims == 0 || t->dims[0] == 1);
+    return t->n_dims == 1 && p->dims[1] == 1 && t->dims[0] == p->dims[0];
 }
 
 static oz_status check_scales(const oz_tensor *t, const oz_part *p, oz_err *err) {
@@ -85,15 +82,23 @@ static oz_status check_shape_tensor(const oz_tensor *t, const oz_part *p, const 
     return OZ_OK;
 }
 
-/* A zero point beside a symmetric scheme is tolerated if it says nothing: zero, or as packed the code of zero. */
-static oz_status check_idle_zeros(const oz_tensor *t, const oz_scheme *s, oz_err *err) {
-    const bool packed = t->dtype == OZ_DTYPE_I32;
-    const uint8_t idle = !packed ? 0 : s->bits == 4 ? 0x88 : 0x80;
-    for (size_t i = 0; i < t->n_bytes; i++) {
-        uint8_t b = ((const uint8_t *)t->data)[i];
-        OZ_NEED(b == idle || (packed && (b == 0 || b == 0x08)), err, OZ_E_FORMAT, "%s: expected none, the scheme is symmetric; found values other than zero (%s)",
-                t->name, t->file_name);
+/* A zero point beside a symmetric scheme is tolerated if it says nothing: zeros, or as packed (fields of `bits` that run down
+ * the rows) the code of zero. */
+static oz_status check_idle_zeros(const oz_tensor *t, const oz_module *m, const oz_scheme *s, oz_err *err) {
+    bool idle = true;
+    if (t->dtype == OZ_DTYPE_I32) {
+        const int64_t fields = 32 / s->bits, n_groups = t->n_dims == 2 ? t->dims[1] : 0;
+        idle = n_groups > 0 && t->dims[0] == (m->rows + fields - 1) / fields;
+        for (int64_t i = 0; idle && i < m->rows * n_groups; i++) {
+            const int64_t r = i / n_groups, g = i % n_groups;
+            uint32_t word;
+            memcpy(&word, (const uint8_t *)t->data + (size_t)(r / fields * n_groups + g) * 4, 4);
+            idle = (word >> (r % fields * s->bits) & ((1u << s->bits) - 1)) == 1u << (s->bits - 1);
+        }
+    } else {
+        for (size_t i = 0; idle && i < t->n_bytes; i++) idle = ((const uint8_t *)t->data)[i] == 0;
     }
+    OZ_NEED(idle, err, OZ_E_FORMAT, "%s: expected none, since the scheme is symmetric; found values other than zero (%s)", t->name, t->file_name);
     return OZ_OK;
 }
 
@@ -104,7 +109,7 @@ static oz_status check_surplus(const oz_ckpt *c, const oz_module *m, const oz_sc
         const oz_tensor *t = wanted ? NULL : find(c, m, SUFFIXES[i]);
         if (!t) continue;
         if (s->quantized && s->symmetric && strcmp(SUFFIXES[i], ".weight_zero_point") == 0) {
-            OZ_TRY(check_idle_zeros(t, s, err));
+            OZ_TRY(check_idle_zeros(t, m, s, err));
             continue;
         }
         if (s->quantized) OZ_FAIL(err, OZ_E_FORMAT, "%s: expected none beside %s%s (scheme %s), found one (%s)", t->name, m->name, parts[0].suffix, s->name, t->file_name);

@@ -143,7 +143,11 @@ static oz_status patterns_parse(patterns *out, const json_t *list, const char *p
         const json_t *v = json_array_get(list, i);
         const char *text = json_string_value(v);
         OZ_NEED(text && strlen(text) == json_string_length(v), err, OZ_E_FORMAT, "%s%s[%zu]: must be a string, found %s", path, key, i, oz_json_show(v));
-        if (oz_pattern_init(&out->items[out->n], text, err) != OZ_OK) return oz_err_prefix(err, "%s%s[%zu]", path, key, i);
+        oz_status st = oz_pattern_init(&out->items[out->n], text, err);
+        if (st != OZ_OK) {
+            oz_err_prefix(err, "%s%s[%zu]", path, key, i);
+            return st;
+        }
         out->n++;
     }
     return OZ_OK;
@@ -231,11 +235,15 @@ static oz_status check_sparsity(const config *c, oz_err *err) {
 static oz_status check_transforms(const config *c, oz_err *err) {
     const json_t *t = json_object_get(c->json, "transform_config"), *groups = json_object_get(t, "config_groups");
     OZ_NEED(!t || json_is_null(t) || json_is_object(t), err, OZ_E_FORMAT, "%s.transform_config: must be an object, found %s", c->path, oz_json_show(t));
+    OZ_NEED(!groups || json_is_null(groups) || json_is_object(groups), err, OZ_E_FORMAT, "%s.transform_config.config_groups: must be an object, found %s",
+            c->path, oz_json_show(groups));
     const char *name;
     json_t *g;
     json_object_foreach((json_t *)groups, name, g) {
         size_t i;
         json_t *apply;
+        OZ_NEED(json_is_array(json_object_get(g, "apply")), err, OZ_E_FORMAT, "%s.transform_config.config_groups.%.60s.apply: must be a list, found %s", c->path,
+                name, oz_json_show(json_object_get(g, "apply")));
         json_array_foreach(json_object_get(g, "apply"), i, apply) {
             const char *where = json_string_value(json_object_get(apply, "location"));
             OZ_NEED(where && (strcmp(where, "weight_input") == 0 || strcmp(where, "weight_output") == 0), err, OZ_E_UNSUPPORTED,
@@ -328,11 +336,16 @@ static void config_deinit(config *c) {
 
 /* ---- matching ---- */
 
-static oz_status best_hit(oz_hit *out, patterns *p, const oz_module *m, oz_err *err) {
+/* The most specific of p's hits. `where`: the path of the patterns' owner. */
+static oz_status best_hit(oz_hit *out, patterns *p, const oz_module *m, const char *where, oz_err *err) {
     *out = OZ_HIT_NONE;
     for (size_t i = 0; i < p->n; i++) {
         oz_hit hit;
-        OZ_TRY(oz_pattern_hit(&hit, &p->items[i], m, err));
+        oz_status st = oz_pattern_hit(&hit, &p->items[i], m, err);
+        if (st != OZ_OK) {
+            oz_err_prefix(err, "%s", where);
+            return st;
+        }
         if (hit != OZ_HIT_NONE) p->used[i] = true;
         if (hit < *out) *out = hit;
     }
@@ -344,24 +357,24 @@ static bool same_meaning(const group *a, const group *b) {
     return oz_args_equal(&a->weights, &b->weights) && oz_args_equal(&a->acts, &b->acts) && strcmp(a->format, b->format) == 0;
 }
 
-static oz_status pick(const group **out, const config *c, const oz_module *m, oz_err *err) {
+static oz_status pick(const group **out, config *c, const oz_module *m, oz_err *err) {
     oz_hit best = OZ_HIT_NONE, hit;
     *out = NULL;
     for (size_t i = 0; i < c->n_groups; i++) {
         group *g = &c->groups[i];
-        if (best_hit(&hit, &g->targets, m, err) != OZ_OK) return oz_err_prefix(err, "%s.targets", g->path);
+        OZ_TRY(best_hit(&hit, &g->targets, m, g->path, err));
         if (hit == OZ_HIT_NONE || hit > best) continue;
         OZ_NEED(hit < best || same_meaning(*out, g), err, OZ_E_FORMAT, "%s: %s and %s both apply to it, neither more specific, and differ", m->name,
                 (*out)->path, g->path);
         if (hit < best) *out = g;
         best = hit;
     }
-    if (best_hit(&hit, (patterns *)&c->ignore, m, err) != OZ_OK) return oz_err_prefix(err, "%s.ignore", c->path);
+    OZ_TRY(best_hit(&hit, &c->ignore, m, c->path, err));
     if (hit != OZ_HIT_NONE) *out = NULL;
     return OZ_OK;
 }
 
-static oz_status resolve_module(oz_scheme *out, const config *c, const oz_module *m, oz_err *err) {
+static oz_status resolve_module(oz_scheme *out, config *c, const oz_module *m, oz_err *err) {
     const group *g;
     *out = OZ_SCHEME_DENSE;
     if (strcmp(m->class_name, "Linear") != 0 && strcmp(m->class_name, "Embedding") != 0) return OZ_OK; /* norms are never quantized */
@@ -373,11 +386,8 @@ static oz_status resolve_module(oz_scheme *out, const config *c, const oz_module
         OZ_FAIL(err, OZ_E_UNSUPPORTED, "%s: scheme %s of %s is not supported: %s", m->name, scheme, g->path, g->why_not);
     }
     *out = g->scheme;
-    if (oz_scheme_check(out, m, err) != OZ_OK) {
-        if (err) err->code = OZ_E_FORMAT;
-        oz_err_prefix(err, "%s.weights", g->path);
-        return OZ_E_FORMAT;
-    }
+    OZ_NEED(out->group_size == 0 || m->cols % out->group_size == 0, err, OZ_E_FORMAT, "%s.weights.group_size: %lld does not divide the %lld columns of %s",
+            g->path, (long long)out->group_size, (long long)m->cols, m->name);
     return OZ_OK;
 }
 
