@@ -1,0 +1,28 @@
+/* Shared by the AVX2 products (gemm_*_avx2.c). */
+#ifndef OZ_KERNEL_GEMM_AVX2_H
+#define OZ_KERNEL_GEMM_AVX2_H
+#include "kernel/cpu.h"
+
+/* A tile of sums is TOKENS x PANEL: 12 accumulators, two vectors of weights, one or two of activations fill the 16 registers. Each weight
+ * that is expanded serves all tokens of the tile. */
+enum { OZ_AVX2_PANEL = 16, OZ_AVX2_TOKENS = 6 };
+#define OZ_AVX2_TILE (OZ_AVX2_TOKENS * OZ_AVX2_PANEL)
+
+/* First token of tile i of n_tok tokens cut evenly, so that no tile is left with one token: a thin tile waits on the latency of its sums. */
+static inline int64_t oz_n_tiles_avx2(int64_t n_tok) { return (n_tok + OZ_AVX2_TOKENS - 1) / OZ_AVX2_TOKENS; }
+static inline int64_t oz_tile_start_avx2(int64_t n_tok, int64_t i) { return n_tok * i / oz_n_tiles_avx2(n_tok); }
+
+/* One scale a row and no offset: the scale is applied to the sum of codes. Else it belongs to a group's part of the sum. */
+static inline bool oz_scale_is_last_avx2(const oz_packed *w) { return w->n_groups == 1 && !w->offsets; }
+
+/* F8 panels end with a float a row, NaN where a code of the row is NaN and else 0. */
+const float *oz_nan_rows_avx2(const oz_packed *w, int64_t panel);
+
+/* y = sum * (scale * x_scale) + bias for tokens [tok, tok + n_tok) of one panel; sums [n_tok, PANEL]. Rows past the last are not stored. */
+void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64_t n_tok, const float *sums);
+
+void oz_gemm_f32__avx2(const oz_gemm_task *t, int64_t panel0, int64_t panel1); /* forms F32 and F8 */
+void oz_gemm_q8__avx2(const oz_gemm_task *t, int64_t panel0, int64_t panel1);
+void oz_gemm_init__avx2(oz_cpu_table *t);
+
+#endif

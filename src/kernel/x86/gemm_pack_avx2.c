@@ -1,0 +1,162 @@
+/* Panels of the AVX2 products: packing, reading a row back, storing a tile, and the rows of the table. gemm_f32_avx2.c and gemm_q8_avx2.c
+ * say how a panel is laid out, and why. */
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+#include "kernel/x86/gemm_avx2.h"
+
+enum { PANEL = OZ_AVX2_PANEL };
+
+static size_t panel_bytes(int64_t steps, size_t step_bytes) { return ((size_t)steps * step_bytes + 63) & ~(size_t)63; }
+
+static uint32_t f32_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+static float f32_of_bits(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* ---- kinds whose codes are elements of an array: where lane i of step k lies, and both conversions (codes are exact in their kind) ---- */
+
+#define AT_PLAIN(k, i) ((k) * PANEL + (i))
+#define AT_BF16(k, i) ((k) * PANEL + (i) % 8 * 2 + (i) / 8)       /* rows i and i + 8 share a word of 32 bits */
+#define AT_PAIRS(k, i) ((k) / 2 * 2 * PANEL + (i) * 2 + (k) % 2)  /* columns 2j and 2j + 1 of a row side by side */
+#define TO_F32(v) (v)
+#define TO_F16(v) _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT)
+#define TO_BF16(v) (uint16_t)(f32_bits(v) >> 16)
+#define TO_I8(v) (int8_t)(v)
+#define OF_BF16(c) f32_of_bits((uint32_t)(c) << 16)
+
+#define ARRAY_KIND(name, type, at, to_code, of_code)                                                   \
+    static void pack_##name(uint8_t *dst, const float *codes, int64_t cols) {                         \
+        type *d = (type *)dst;                                                                        \
+        for (int64_t k = 0; k < cols; k++) {                                                          \
+            for (int i = 0; i < PANEL; i++) d[at(k, i)] = to_code(codes[i * cols + k]);               \
+        }                                                                                             \
+    }                                                                                                 \
+    static void read_##name(float *dst, const uint8_t *panel, int lane, int64_t cols) {               \
+        const type *s = (const type *)panel;                                                          \
+        for (int64_t k = 0; k < cols; k++) dst[k] = of_code(s[at(k, lane)]);                          \
+    }
+ARRAY_KIND(f32, float, AT_PLAIN, TO_F32, TO_F32)
+ARRAY_KIND(f16, uint16_t, AT_PLAIN, TO_F16, _cvtsh_ss)
+ARRAY_KIND(bf16, uint16_t, AT_BF16, TO_BF16, OF_BF16)
+ARRAY_KIND(i8, int8_t, AT_PLAIN, TO_I8, (float))
+ARRAY_KIND(i8_pairs, int8_t, AT_PAIRS, TO_I8, (float))
+
+static size_t panel_bytes_f32(int64_t cols) { return panel_bytes(cols, PANEL * 4); }
+static size_t panel_bytes_f16(int64_t cols) { return panel_bytes(cols, PANEL * 2); }
+static size_t panel_bytes_bf16(int64_t cols) { return panel_bytes(cols, PANEL * 2); }
+static size_t panel_bytes_i8(int64_t cols) { return panel_bytes(cols, PANEL); }
+static size_t panel_bytes_i8_pairs(int64_t cols) { return panel_bytes((cols + 1) / 2, PANEL * 2); }
+
+/* ---- int4: lane i is nibble i of a step's 8 bytes ---- */
+
+static size_t panel_bytes_i4(int64_t cols) { return panel_bytes(cols, PANEL / 2); }
+
+static void pack_i4(uint8_t *dst, const float *codes, int64_t cols) {
+    for (int64_t k = 0; k < cols; k++) {
+        for (int i = 0; i < PANEL; i += 2) {
+            int lo = (int)codes[i * cols + k] & 15, hi = (int)codes[(i + 1) * cols + k] & 15;
+            dst[(k * PANEL + i) / 2] = (uint8_t)(lo | hi << 4);
+        }
+    }
+}
+
+static void read_i4(float *dst, const uint8_t *panel, int lane, int64_t cols) {
+    for (int64_t k = 0; k < cols; k++) {
+        int nibble = panel[(k * PANEL + lane) / 2] >> lane % 2 * 4 & 15;
+        dst[k] = (float)((nibble ^ 8) - 8);
+    }
+}
+
+/* ---- e4m3: an array, and the rows with NaN ---- */
+
+static size_t panel_bytes_f8(int64_t cols) { return panel_bytes(cols, PANEL) + PANEL * sizeof(float); }
+
+const float *oz_nan_rows_avx2(const oz_packed *w, int64_t panel) {
+    return (const float *)(w->codes + (size_t)panel * w->panel_bytes + panel_bytes(w->cols, PANEL));
+}
+
+/* value / 256 is exact in f16, and is its e4m3 code moved up by 7 bits. */
+static uint8_t e4m3_of(float v) {
+    uint16_t h = _cvtss_sh(v * 0x1p-8f, _MM_FROUND_TO_NEAREST_INT);
+    return (uint8_t)(h >> 8 & 0x80) | (isnan(v) ? 0x7f : h >> 7 & 0x7f);
+}
+
+static void pack_f8(uint8_t *dst, const float *codes, int64_t cols) {
+    float *nan_rows = (float *)(dst + panel_bytes(cols, PANEL));
+    for (int i = 0; i < PANEL; i++) nan_rows[i] = 0;
+    for (int64_t k = 0; k < cols; k++) {
+        for (int i = 0; i < PANEL; i++) {
+            float v = codes[i * cols + k];
+            dst[k * PANEL + i] = e4m3_of(v);
+            if (isnan(v)) nan_rows[i] = NAN;
+        }
+    }
+}
+
+static void read_f8(float *dst, const uint8_t *panel, int lane, int64_t cols) {
+    for (int64_t k = 0; k < cols; k++) {
+        uint8_t c = panel[k * PANEL + lane];
+        dst[k] = (c & 0x7f) == 0x7f ? NAN : _cvtsh_ss((uint16_t)((c & 0x80) << 8 | (c & 0x7f) << 7)) * 0x1p8f;
+    }
+}
+
+/* ---- a row as values, a tile into y ---- */
+
+static void scale_row(float *dst, const oz_packed *w, int64_t r) {
+    if (!w->scales) return;
+    for (int64_t g = 0, k = 0; g < w->n_groups; g++) {
+        int64_t at = (r / PANEL * w->n_groups + g) * PANEL + r % PANEL, end = k + w->group_size < w->cols ? k + w->group_size : w->cols;
+        for (; k < end; k++) dst[k] = w->offsets ? fmaf(dst[k], w->scales[at], w->offsets[at]) : dst[k] * w->scales[at];
+    }
+}
+
+#define GET_ROW(name)                                                                                           \
+    static void get_row_##name(float *dst, const oz_packed *w, int64_t r) {                                     \
+        read_##name(dst, w->codes + (size_t)(r / PANEL) * w->panel_bytes, (int)(r % PANEL), w->cols);           \
+        scale_row(dst, w, r);                                                                                   \
+    }
+GET_ROW(f32) GET_ROW(f16) GET_ROW(bf16) GET_ROW(i8) GET_ROW(i8_pairs) GET_ROW(i4) GET_ROW(f8)
+
+void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64_t n_tok, const float *sums) {
+    const oz_packed *w = t->w;
+    int64_t r = panel * PANEL, n = w->rows - r < PANEL ? w->rows - r : PANEL;
+    float scale[PANEL], bias[PANEL] = {0};
+    bool scaled = w->scales && oz_scale_is_last_avx2(w);
+    for (int i = 0; i < PANEL; i++) scale[i] = scaled ? w->scales[r + i] : 1.0f;
+    if (t->bias) memcpy(bias, t->bias + r, (size_t)n * sizeof *bias);
+    for (int64_t i = 0; i < n_tok; i++) {
+        float x_scale = t->x.form == OZ_FORM_F32 ? 1.0f : t->x.scales[tok + i], y[PANEL];
+        float *dst = t->y + (tok + i) * t->ld_y + r;
+        for (int l = 0; l < PANEL; l++) y[l] = sums[i * PANEL + l] * (scale[l] * x_scale) + bias[l];
+        if (n == PANEL) {
+            memcpy(dst, y, sizeof y);
+        } else {
+            memcpy(dst, y, (size_t)n * sizeof *y);
+        }
+    }
+}
+
+typedef struct gemm_entry { oz_wkind kind; oz_form form; oz_gemm_row row; } gemm_entry;
+
+#define ROW(name, low, gemm) {name, PANEL, panel_bytes_##low, pack_##low, gemm, get_row_##low}
+static const gemm_entry entries[] = {
+    {OZ_WKIND_F32, OZ_FORM_F32, ROW("gemm_f32_f32__avx2", f32, oz_gemm_f32__avx2)},
+    {OZ_WKIND_F16, OZ_FORM_F32, ROW("gemm_f16_f32__avx2", f16, oz_gemm_f32__avx2)},
+    {OZ_WKIND_BF16, OZ_FORM_F32, ROW("gemm_bf16_f32__avx2", bf16, oz_gemm_f32__avx2)},
+    {OZ_WKIND_I8, OZ_FORM_F32, ROW("gemm_i8_f32__avx2", i8, oz_gemm_f32__avx2)},
+    {OZ_WKIND_I8, OZ_FORM_Q8, ROW("gemm_i8_q8__avx2", i8_pairs, oz_gemm_q8__avx2)},
+    {OZ_WKIND_I4, OZ_FORM_F32, ROW("gemm_i4_f32__avx2", i4, oz_gemm_f32__avx2)},
+    {OZ_WKIND_F8, OZ_FORM_F32, ROW("gemm_f8_f32__avx2", f8, oz_gemm_f32__avx2)},
+    {OZ_WKIND_F8, OZ_FORM_F8, ROW("gemm_f8_f8__avx2", f8, oz_gemm_f32__avx2)},
+};
+
+void oz_gemm_init__avx2(oz_cpu_table *t) {
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) t->gemm[entries[i].kind][entries[i].form] = entries[i].row;
+}
