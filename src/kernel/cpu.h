@@ -23,7 +23,7 @@ struct oz_packed {
     const oz_gemm_row *row;
     oz_wkind kind;
     int64_t rows, cols, n_panels;
-    int64_t group_size, n_groups; /* columns that share a scale */
+    int64_t group_size, n_groups; /* columns that share a scale: all, or a multiple of 16; the last group may be short */
     size_t panel_bytes;           /* of codes, a multiple of 64 */
     size_t n_bytes;               /* of everything */
     uint8_t *codes;               /* [n_panels] of panel_bytes, 64-byte aligned */

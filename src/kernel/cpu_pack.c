@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "kernel/cpu.h"
 
-enum { GGUF_BLOCK = 32, MAX_COLS_Q8 = 1 << 17 /* 128 * 127 * 2^17 < 2^31: int32 sums are exact */ };
+enum { GGUF_BLOCK = 32, GROUP_STEP = 16, MAX_COLS_Q8 = 1 << 17 /* 128 * 127 * 2^17 < 2^31: int32 sums are exact */ };
 
 static float read_f16(const uint8_t *p) { return oz_f32_from_f16((uint16_t)(p[0] | p[1] << 8)); }
 
@@ -79,7 +79,7 @@ static void read_scales(float *scales, float *offsets, const pack_job *j, int64_
     size_t skip_bytes = 0;
     oz_dtype_bytes(&skip_bytes, w->scale_dtype, first);
     oz_to_f32(scales, w->scale_dtype, (const uint8_t *)w->scales + skip_bytes, n);
-    for (int64_t g = 0; w->zeros && g < n; g++) offsets[g] = -(float)w->zeros[first + g] * scales[g];
+    for (int64_t g = 0; w->zeros && g < n; g++) offsets[g] = -(float)w->zeros[stored * n + g] * scales[g];
 }
 
 /* Codes of logical row r; its scales go to lane `lane` of the panel. */
@@ -142,6 +142,8 @@ static oz_status check_form(const oz_dev *d, const oz_weight *w, const oz_packed
     const char *kind = kind_names[p->kind], *act = form_names[form], *codec = oz_codec_get(w->codec)->name;
     OZ_NEED(p->row->gemm, err, OZ_E_UNSUPPORTED, "no kernel gemm_%s_%s at CPU level %s (weights %s, activations %s)", kind, act,
             d->table.level, codec, act);
+    OZ_NEED(p->n_groups == 1 || p->group_size % GROUP_STEP == 0, err, OZ_E_UNSUPPORTED,
+            "no kernel gemm_%s_%s for groups of %lld columns: expected a multiple of %d", kind, act, (long long)p->group_size, GROUP_STEP);
     OZ_NEED(form == OZ_FORM_F32 || (p->n_groups == 1 && !has_offsets), err, OZ_E_UNSUPPORTED,
             "no kernel gemm_%s_%s for %s: it takes one scale a row and no zero point, found groups of %lld columns%s", kind, act, codec,
             (long long)p->group_size, has_offsets ? " with zero points" : "");
@@ -152,14 +154,13 @@ static oz_status check_form(const oz_dev *d, const oz_weight *w, const oz_packed
 
 oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err) {
     const pack_codec *codec = &codecs[w->codec];
-    OZ_NEED(oz_codec_get(w->codec)->plain || w->one_scale || w->group_size > 0, err, OZ_E_ARG, "group size: expected 1 or more, found %lld",
-            (long long)w->group_size);
     OZ_NEED(row0 >= 0 && n_rows > 0 && row0 <= w->rows - n_rows && w->cols > 0, err, OZ_E_ARG,
             "weight [%lld, %lld]: rows %lld to %lld cannot be packed", (long long)w->rows, (long long)w->cols, (long long)row0,
             (long long)(row0 + n_rows));
     bool has_scales = codec->block || !oz_codec_get(w->codec)->plain, has_offsets = codec->has_offset || w->zeros;
     oz_packed p = {.row = &d->table.gemm[codec->kind][form], .kind = codec->kind, .rows = n_rows, .cols = w->cols};
-    p.group_size = codec->block ? GGUF_BLOCK : has_scales && !w->one_scale ? w->group_size : w->cols;
+    bool grouped = has_scales && w->group_size > 0 && w->group_size < w->cols && !w->one_scale;
+    p.group_size = codec->block ? GGUF_BLOCK : grouped ? w->group_size : w->cols;
     p.n_groups = (w->cols + p.group_size - 1) / p.group_size;
     OZ_TRY(check_form(d, w, &p, has_offsets, form, err));
     p.n_panels = (n_rows + p.row->panel - 1) / p.row->panel;

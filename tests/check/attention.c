@@ -1,0 +1,159 @@
+/* Attention over paged keys and values, against f64.
+ *
+ * Blocks lie in random order, and everything that no query may see (later positions, other blocks, positions before the window) is NaN, so
+ * that reading one key too many shows at once. Scores are drawn small and large; the bound grows with them, as the error of exp does. */
+#include "suites.h"
+
+typedef struct attn_case { int64_t n_heads, n_kvh, hd, n_segs, window; float spread; } attn_case;
+
+enum { MAX_SEGS = 3 };
+typedef struct attn_data {
+    oz_kv kv;
+    oz_seg segs[MAX_SEGS];
+    int32_t *blocks[MAX_SEGS];
+    ck_buf out;
+    float *q;
+    oz_attn_args args;
+    int64_t n_tok;
+} attn_data;
+
+static int64_t kv_at(const oz_kv *kv, const oz_seg *s, int64_t h, int64_t pos) {
+    return ((s->blocks[pos / OZ_KV_BLOCK] * kv->n_heads_kv + h) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK) * kv->head_dim;
+}
+
+static void fill_kv(ck *c, attn_data *d, const attn_case *k) {
+    for (int64_t i = 0; i < k->n_segs; i++) {
+        const oz_seg *s = &d->segs[i];
+        int64_t first = k->window && s->pos0 >= k->window ? s->pos0 - k->window + 1 : 0;
+        for (int64_t pos = first; pos < s->pos0 + s->n_tok; pos++) {
+            for (int64_t h = 0; h < k->n_kvh; h++) {
+                ck_fill(c, d->kv.k + kv_at(&d->kv, s, h, pos), k->hd, CK_NORMAL);
+                ck_fill(c, d->kv.v + kv_at(&d->kv, s, h, pos), k->hd, CK_NORMAL);
+            }
+        }
+    }
+}
+
+static void attn_init(ck *c, attn_data *d, const attn_case *k) {
+    static const int64_t starts[] = {0, 0, 1, 15, 16, 17, 63, 64, 100, 300}, lengths[] = {1, 1, 2, 3, 5, 16, 17, 33, 50};
+    memset(d, 0, sizeof *d);
+    int64_t n_blocks = 1;
+    for (int64_t i = 0; i < k->n_segs; i++) {
+        oz_seg *s = &d->segs[i];
+        *s = (oz_seg){d->n_tok, lengths[ck_int(c, 0, CK_COUNT(lengths) - 1)], starts[ck_int(c, 0, CK_COUNT(starts) - 1)], NULL};
+        d->n_tok += s->n_tok;
+        n_blocks += (s->pos0 + s->n_tok + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
+    }
+    int32_t *order = oz_alloc_array((size_t)n_blocks, sizeof *order);
+    for (int64_t i = 0; i < n_blocks; i++) order[i] = (int32_t)i;
+    for (int64_t i = n_blocks - 1; i > 0; i--) {
+        int64_t j = ck_int(c, 0, i);
+        int32_t swap = order[i];
+        order[i] = order[j], order[j] = swap;
+    }
+    for (int64_t i = 0, at = 0; i < k->n_segs; i++) {
+        int64_t n = (d->segs[i].pos0 + d->segs[i].n_tok + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
+        d->blocks[i] = oz_alloc_array((size_t)n, sizeof(int32_t));
+        memcpy(d->blocks[i], order + at, (size_t)n * sizeof(int32_t));
+        d->segs[i].blocks = d->blocks[i];
+        at += n;
+    }
+    oz_free(order);
+    size_t kv_floats = (size_t)(n_blocks * k->n_kvh * OZ_KV_BLOCK * k->hd);
+    d->kv = (oz_kv){oz_alloc_array(kv_floats, sizeof(float)), oz_alloc_array(kv_floats, sizeof(float)), k->n_kvh, k->hd};
+    memset(d->kv.k, 0xff, kv_floats * sizeof(float));
+    memset(d->kv.v, 0xff, kv_floats * sizeof(float));
+    fill_kv(c, d, k);
+    int64_t width = k->n_heads * k->hd, ld_q = width + ck_int(c, 0, 9), ld_out = width + ck_int(c, 0, 3);
+    d->q = oz_alloc_array((size_t)(d->n_tok * ld_q), sizeof(float));
+    ck_fill(c, d->q, d->n_tok * ld_q, CK_NORMAL);
+    for (int64_t i = 0; i < d->n_tok * ld_q; i++) d->q[i] *= k->spread;
+    d->out = ck_buf_new((size_t)((d->n_tok - 1) * ld_out + width) * sizeof(float), 4 * (size_t)ck_int(c, 0, 3));
+    d->args = (oz_attn_args){d->q, ld_q, d->out.p, ld_out, &d->kv, d->segs, k->n_segs, k->n_heads, 1 / sqrtf((float)k->hd), k->window};
+}
+
+static void attn_deinit(attn_data *d) {
+    for (int i = 0; i < MAX_SEGS; i++) oz_free(d->blocks[i]);
+    oz_free(d->kv.k), oz_free(d->kv.v), oz_free(d->q);
+    ck_buf_free(&d->out);
+}
+
+static void check_query(ck *c, const attn_data *d, const attn_case *k, const oz_seg *s, int64_t t, int64_t h) {
+    int64_t pos = s->pos0 + t, kvh = h / (k->n_heads / k->n_kvh), first = k->window && pos >= k->window ? pos - k->window + 1 : 0;
+    int64_t n = pos + 1 - first;
+    const float *q = d->q + (s->tok0 + t) * d->args.ld_q + h * k->hd;
+    const float *out = (const float *)d->out.p + (s->tok0 + t) * d->args.ld_out + h * k->hd;
+    double *p = oz_alloc_array((size_t)n, sizeof *p), top = -INFINITY, mag = 0, sum = 0;
+    for (int64_t j = 0; j < n; j++) {
+        const float *key = d->kv.k + kv_at(&d->kv, s, kvh, first + j);
+        double m = 0;
+        for (int64_t i = 0; i < k->hd; i++) p[j] += (double)q[i] * key[i], m += fabs((double)q[i] * key[i]);
+        p[j] *= d->args.scale;
+        mag = fmax(mag, m * d->args.scale);
+        top = fmax(top, p[j]);
+    }
+    for (int64_t j = 0; j < n; j++) sum += p[j] = exp(p[j] - top);
+    for (int64_t i = 0; i < k->hd; i++) {
+        double want = 0, most = 0;
+        for (int64_t j = 0; j < n; j++) {
+            double v = d->kv.v[kv_at(&d->kv, s, kvh, first + j) + i];
+            want += p[j] / sum * v;
+            most = fmax(most, fabs(v));
+        }
+        ck_bound(c, fabs(out[i] - want), 0x1p-24 * most * (16 + 0.25 * (double)n + 8 * mag),
+                 "heads %lld/%lld of %lld, position %lld, window %lld: head %lld [%lld]: expected %.9g, found %.9g", (long long)k->n_heads,
+                 (long long)k->n_kvh, (long long)k->hd, (long long)pos, (long long)k->window, (long long)h, (long long)i, want, out[i]);
+    }
+    oz_free(p);
+}
+
+/* One token at a time, and one KV head at a time, gives the same bits as all at once. */
+static void check_company(ck *c, const attn_data *d, const attn_case *k) {
+    int64_t width = k->n_heads * k->hd;
+    float *alone = oz_alloc_array((size_t)(d->n_tok * width), sizeof *alone);
+    for (int64_t i = 0; i < k->n_segs; i++) {
+        for (int64_t t = 0; t < d->segs[i].n_tok; t++) {
+            oz_seg one = {0, 1, d->segs[i].pos0 + t, d->segs[i].blocks};
+            oz_attn_args a = d->args;
+            a.q = d->q + (d->segs[i].tok0 + t) * d->args.ld_q;
+            a.out = alone;
+            a.segs = &one, a.n_segs = 1;
+            for (int64_t h = 0; h < k->n_kvh; h++) c->dev.table.attention(&a, &one, 0, 1, h, h + 1);
+            ck_same(c, alone, (const float *)d->out.p + (d->segs[i].tok0 + t) * d->args.ld_out, (size_t)width * sizeof *alone,
+                    "a token alone and in a prefill");
+        }
+    }
+    oz_free(alone);
+}
+
+static attn_case draw(ck *c, int i) {
+    static const int64_t heads[][2] = {{1, 1}, {9, 3}, {4, 4}, {8, 1}, {6, 3}, {14, 2}}, dims[] = {8, 16, 64, 64, 80, 96, 128, 256};
+    int h = (int)ck_int(c, 0, CK_COUNT(heads) - 1);
+    static const int64_t windows[] = {0, 0, 0, 1, 5, 16, 40};
+    return (attn_case){heads[h][0], heads[h][1], i % 9 == 8 ? 2 * ck_int(c, 1, 150) : dims[ck_int(c, 0, CK_COUNT(dims) - 1)], ck_int(c, 1, MAX_SEGS),
+                       windows[ck_int(c, 0, CK_COUNT(windows) - 1)], i % 4 == 3 ? 30.0f : 1.0f};
+}
+
+static void run(ck *c, bool ops) {
+    for (int i = 0; i < (ops ? 20 : 60); i++, c->n_cases++) {
+        attn_case k = draw(c, i);
+        attn_data d;
+        attn_init(c, &d, &k);
+        if (ops) {
+            c->many.ops->attention(&c->many, &d.args);
+        } else {
+            for (int64_t s = 0; s < k.n_segs; s++) c->dev.table.attention(&d.args, &d.segs[s], 0, d.segs[s].n_tok, 0, k.n_kvh);
+        }
+        ck_buf_check(c, &d.out, "output");
+        for (int64_t s = 0; s < k.n_segs; s++) {
+            for (int64_t t = 0; t < d.segs[s].n_tok; t++) {
+                for (int64_t h = 0; h < k.n_heads; h++) check_query(c, &d, &k, &d.segs[s], t, h);
+            }
+        }
+        check_company(c, &d, &k);
+        attn_deinit(&d);
+    }
+}
+
+void ck_attention(ck *c) { run(c, false); }
+void ck_op_attention(ck *c) { run(c, true); }

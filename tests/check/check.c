@@ -1,0 +1,106 @@
+/* check: is every kernel right, on this machine, at every level that it has?
+ *   check [--level L] [--only SLOT] [--seed N]      all suites; exit status 1 if one fails */
+
+#include "base/opt.h"
+#include "suites.h"
+
+#define GEMM_SUITE(name, kind, form) \
+    static void run_##name(ck *c) { ck_gemm(c, kind, form); }
+GEMM_SUITE(f32_f32, OZ_WKIND_F32, OZ_FORM_F32)
+GEMM_SUITE(f16_f32, OZ_WKIND_F16, OZ_FORM_F32)
+GEMM_SUITE(bf16_f32, OZ_WKIND_BF16, OZ_FORM_F32)
+GEMM_SUITE(i8_f32, OZ_WKIND_I8, OZ_FORM_F32)
+GEMM_SUITE(i8_q8, OZ_WKIND_I8, OZ_FORM_Q8)
+GEMM_SUITE(i4_f32, OZ_WKIND_I4, OZ_FORM_F32)
+GEMM_SUITE(f8_f32, OZ_WKIND_F8, OZ_FORM_F32)
+GEMM_SUITE(f8_f8, OZ_WKIND_F8, OZ_FORM_F8)
+
+const ck_suite ck_suites[] = {
+    {"gemm_f32_f32", "u K sum|wx|", run_f32_f32},
+    {"gemm_f16_f32", "u K sum|wx|", run_f16_f32},
+    {"gemm_bf16_f32", "u K sum|wx|", run_bf16_f32},
+    {"gemm_i8_f32", "u K sum|wx|", run_i8_f32},
+    {"gemm_i8_q8", "exact", run_i8_q8},
+    {"gemm_i4_f32", "u K sum|wx|", run_i4_f32},
+    {"gemm_f8_f32", "u K sum|wx|", run_f8_f32},
+    {"gemm_f8_f8", "u K sum|wx|", run_f8_f8},
+    {"norm", "u (4 + n/16)", ck_norm},
+    {"quantize_q8", "exact", ck_quantize_q8},
+    {"quantize_f8", "exact", ck_quantize_f8},
+    {"rope", "2 u (|a|+|b|)", ck_rope},
+    {"silu_mul", "6 ULP", ck_silu_mul},
+    {"add", "exact", ck_add},
+    {"attention", "u |v| (n/4 + 8|s|)", ck_attention},
+    {"stat", "1e-13", ck_stat},
+    {"kl", "1e-13", ck_kl},
+    {"op_linear", "u K sum|wx|", ck_op_linear},
+    {"op_embed", "exact", ck_op_embed},
+    {"op_pack", "exact", ck_op_pack},
+    {"op_gather", "exact", ck_op_gather},
+    {"op_kv_write", "exact", ck_op_kv_write},
+    {"op_rope_table", "exact", ck_op_rope_table},
+    {"op_rows", "exact", ck_op_rows},
+    {"op_attention", "u |v| (n/4 + 8|s|)", ck_op_attention},
+    {"op_sinks", "exact", ck_op_sinks},
+    {NULL, NULL, NULL},
+};
+
+static bool wanted(const char *only, const char *slot) { return !only || strstr(slot, only); }
+
+/* Every suite at one level. Each starts from the seed, so that it can be run alone. */
+static oz_status check_level(int *n_red, const char *level, const char *only, uint64_t seed, oz_err *err) {
+    for (const ck_suite *s = ck_suites; s->slot; s++) {
+        if (!wanted(only, s->slot)) continue;
+        ck c;
+        OZ_TRY(ck_init(&c, level, seed, err));
+        c.slot = s->slot;
+        s->run(&c);
+        printf("%-4s %-5s %-14s %6lld cases  bound %-20s used %.2f\n", c.n_fail ? "FAIL" : "ok", level, s->slot, (long long)c.n_cases, s->metric,
+               c.worst);
+        if (c.n_fail) printf("    %lld deviations\n", (long long)c.n_fail);
+        fflush(stdout);
+        *n_red += c.n_fail > 0;
+        ck_deinit(&c);
+    }
+    return OZ_OK;
+}
+
+typedef struct options {
+    const char *level, *only;
+    int64_t seed;
+} options;
+
+static oz_status run(const options *o, int *n_red, oz_err *err) {
+    uint64_t seed = o->seed >= 0 ? (uint64_t)o->seed : (uint64_t)oz_clock_us() % 1000000000;
+    printf("seed %llu\n", (unsigned long long)seed);
+    for (const char *const *l = oz_cpu_levels(); *l; l++) {
+        if (strcmp(o->level, "all") == 0 || strcmp(o->level, *l) == 0) OZ_TRY(check_level(n_red, *l, o->only, seed, err));
+    }
+    return OZ_OK;
+}
+
+int main(int argc, char **argv) {
+    options o = {.level = "all", .seed = -1};
+    const oz_opt table[] = {
+        {.name = "level", .type = OZ_OPT_STR, .dest = &o.level, .arg = "L", .help = "CPU level to check, or all"},
+        {.name = "only", .type = OZ_OPT_STR, .dest = &o.only, .arg = "SLOT", .help = "suites whose name contains this"},
+        {.name = "seed", .type = OZ_OPT_INT, .dest = &o.seed, .min = -1, .max = 1e15, .arg = "N", .help = "of the inputs; -1: the clock"},
+        {.name = NULL},
+    };
+    const oz_opt *const tables[] = {table, NULL};
+    const oz_opt_cmd cmd = {"check", "check [OPTION...]", "Checks and measures the kernels.", NULL, tables, 0, 0};
+    const char **args = oz_alloc_array((size_t)argc + 1, sizeof *args);
+    oz_err err = {0};
+    int n_args = 0, n_red = 0;
+    bool help = false;
+    oz_status st = oz_opt_parse(&cmd, argc, argv, args, &n_args, &help, &err);
+    oz_free(args);
+    if (st == OZ_OK && help) {
+        oz_opt_help(&cmd, stdout);
+        return 0;
+    }
+    if (st == OZ_OK) st = run(&o, &n_red, &err);
+    if (st != OZ_OK) fprintf(stderr, "error: %s\n", err.msg);
+    if (st == OZ_OK) printf(n_red ? "%d red\n" : "all green\n", n_red);
+    return st == OZ_E_USAGE ? 2 : st != OZ_OK || n_red ? 1 : 0;
+}
