@@ -9,6 +9,11 @@ CFLAGS  ?= -g
 # no -ffast-math: sums are in a fixed order, and NaN means something. Contraction off: an FMA is written where it is meant.
 ALL_CFLAGS := -std=c17 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wvla -Wno-unused-parameter \
               -ffp-contract=off -fno-math-errno -pthread -Isrc -Iinclude -MMD -MP $(OPT) $(SAN) $(CFLAGS) $(shell pkg-config --cflags $(DEPS))
+# Builds with sanitizers also prove that the token loop allocates nothing: the linker sends malloc through base/mem.c.
+ifneq ($(SAN),)
+ALL_CFLAGS += -DOZ_ALLOC_GUARD -fno-omit-frame-pointer
+ALL_LDFLAGS := $(SAN) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+endif
 LIBS    := $(shell pkg-config --libs $(DEPS)) -lm -pthread
 
 ROOMS   := base number checkpoint text kernel kernel/ref kernel/x86 scheme model quantize engine measure
@@ -21,7 +26,7 @@ all: ounce
 ounce: $(B)/ounce
 	@cp -f $< $@
 $(B)/ounce: $(CLI_OBJ) $(B)/libounce.a
-	$(CC) $(SAN) -o $@ $^ $(LIBS)
+	$(CC) $(ALL_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 $(B)/libounce.a: $(LIB_OBJ)
 	@rm -f $@
 	$(AR) rcs $@ $^
@@ -40,14 +45,36 @@ UNIT_SRC := $(sort $(wildcard tests/unit/*.c))
 UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(B)/unit/%)
 $(B)/unit/%: $(B)/tests/unit/%.o $(B)/libounce.a
 	@mkdir -p $(@D)
-	$(CC) $(SAN) -o $@ $^ $(LIBS) -lcmocka
+	$(CC) $(ALL_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 unit: $(UNIT_BIN)
 
 CHECK_SRC := $(sort $(wildcard tests/check/*.c))
 $(B)/check: $(CHECK_SRC:%.c=$(B)/%.o) $(B)/libounce.a
-	$(CC) $(SAN) -o $@ $^ $(LIBS)
+	$(CC) $(ALL_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+check: $(if $(CHECK_SRC),$(B)/check)
+
+# Everything that CI runs, on programs built with ASan and UBSan; ./ounce without them, for tests of speed and memory.
+TEST_BUILD := B=build/asan OPT=-O1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+test: ounce
+	$(MAKE) $(TEST_BUILD) build/asan/ounce unit check
+	tests/run.sh build/asan
+
+# Fuzz targets: build/fuzz/fuzz_NAME [-max_total_time=600] [CORPUS]
+FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(B)/%)
+fuzz:
+	$(MAKE) B=build/fuzz CC=clang OPT=-O1 SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined" fuzz-programs
+fuzz-programs: $(FUZZ_BIN)
+$(B)/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/libounce.a
+	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LIBS)
+
+# The manual page comes from the option tables.
+man: ounce
+	./ounce man > docs/ounce.1
 
 clean:
 	rm -rf build ounce
-.PHONY: all clean unit test demo fuzz interop
+.PHONY: all clean unit check test fuzz fuzz-programs man
+.SECONDARY:
 -include $(shell find build -name '*.d' 2>/dev/null)
