@@ -237,7 +237,7 @@ static oz_status read_alignment(size_t *out, const oz_gguf *g, oz_err *err) {
 
 /* Reads the infos and finds each tensor's data behind them. */
 static oz_status take_infos(cursor *c, oz_gguf *g, uint64_t n, oz_err *err) {
-    size_t align;
+    size_t align = DEFAULT_ALIGNMENT;
     OZ_TRY(read_alignment(&align, g, err));
     check_count(c, n, MIN_INFO_BYTES, "tensors");
     oz_map *names = oz_map_new(c->st == OZ_OK ? (size_t)n : 0);

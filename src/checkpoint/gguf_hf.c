@@ -308,14 +308,19 @@ static const char *torch_dtype(const oz_ckpt *c) {
     return found ? found : "bfloat16";
 }
 
-static oz_status special_ids(json_t *config, const loader *l, oz_err *err) {
-    static const char *const ids[][2] = {{"bos_token_id", "tokenizer.ggml.bos_token_id"},
-                                         {"eos_token_id", "tokenizer.ggml.eos_token_id"},
-                                         {"pad_token_id", "tokenizer.ggml.padding_token_id"}};
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
-        int64_t id = -1;
-        OZ_TRY(oz_gguf_int(&id, l->g, ids[i][1], 0, l->d.vocab - 1, err));
-        if (id >= 0) json_object_set_new(config, ids[i][0], json_integer(id));
+/* A text may end with eos or, in a conversation, with the end of a turn: both stand in a list where they differ. */
+oz_status oz_gguf_special_ids(json_t *config, const oz_gguf *g, int64_t vocab_size, oz_err *err) {
+    int64_t bos = -1, eos = -1, eot = -1, pad = -1, max = vocab_size - 1;
+    OZ_TRY(oz_gguf_int(&bos, g, "tokenizer.ggml.bos_token_id", 0, max, err));
+    OZ_TRY(oz_gguf_int(&eos, g, "tokenizer.ggml.eos_token_id", 0, max, err));
+    OZ_TRY(oz_gguf_int(&eot, g, "tokenizer.ggml.eot_token_id", 0, max, err));
+    OZ_TRY(oz_gguf_int(&pad, g, "tokenizer.ggml.padding_token_id", 0, max, err));
+    if (bos >= 0) json_object_set_new(config, "bos_token_id", json_integer(bos));
+    if (pad >= 0) json_object_set_new(config, "pad_token_id", json_integer(pad));
+    if (eos >= 0 && eot >= 0 && eot != eos) {
+        json_object_set_new(config, "eos_token_id", json_pack("[I, I]", (json_int_t)eos, (json_int_t)eot));
+    } else if (eos >= 0) {
+        json_object_set_new(config, "eos_token_id", json_integer(eos));
     }
     return OZ_OK;
 }
@@ -355,7 +360,7 @@ static oz_status fill_config(json_t *config, loader *l, oz_err *err) {
     json_t *scaling = NULL;
     OZ_TRY(rope_scaling(&scaling, l, err));
     json_object_set_new(config, "rope_scaling", scaling);
-    return special_ids(config, l, err);
+    return oz_gguf_special_ids(config, l->g, d->vocab, err);
 }
 
 oz_status oz_gguf_load(oz_ckpt *c, const char *path, oz_err *err) {

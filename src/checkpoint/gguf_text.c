@@ -39,9 +39,9 @@ static const pre pres[] = {
 typedef struct vocab {
     const oz_gguf *g;
     uint64_t n;
-    oz_slice *tokens;                /* views of the file */
-    const oz_gguf_kv *types;         /* NULL: all normal */
-    int64_t bos, eos, eot, unk, pad; /* -1: none */
+    oz_slice *tokens;           /* views of the file */
+    const oz_gguf_kv *types;    /* NULL: all normal */
+    int64_t bos, eos, unk, pad; /* -1: none */
     bool adds_bos, adds_eos;
     const pre *pre;
 } vocab;
@@ -75,7 +75,6 @@ static int64_t token_type(const vocab *v, uint64_t i) { return v->types ? oz_ggu
 static oz_status find_pre(vocab *v, oz_err *err) {
     oz_slice model = {0}, name = {0};
     OZ_TRY(oz_gguf_str(&model, v->g, "tokenizer.ggml.model", err));
-    OZ_NEED(model.p, err, OZ_E_FORMAT, "%s: tokenizer.ggml.model is missing", v->g->where);
     OZ_NEED(oz_slice_eq(model, oz_slice_view("gpt2")), err, OZ_E_UNSUPPORTED,
             "%s: tokenizer.ggml.model: must be gpt2 (byte-level BPE), found %.*s", v->g->where, (int)(model.n < 100 ? model.n : 100),
             model.p);
@@ -101,8 +100,9 @@ static oz_status read_vocab(vocab *v, oz_err *err) {
         int64_t *id;
         const char *key;
     } ids[] = {
-        {&v->bos, "tokenizer.ggml.bos_token_id"},     {&v->eos, "tokenizer.ggml.eos_token_id"},
-        {&v->eot, "tokenizer.ggml.eot_token_id"},     {&v->unk, "tokenizer.ggml.unknown_token_id"},
+        {&v->bos, "tokenizer.ggml.bos_token_id"},
+        {&v->eos, "tokenizer.ggml.eos_token_id"},
+        {&v->unk, "tokenizer.ggml.unknown_token_id"},
         {&v->pad, "tokenizer.ggml.padding_token_id"},
     };
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
@@ -229,36 +229,28 @@ static oz_status config_json(json_t **out, const vocab *v, const char *chat_temp
     snprintf(key, sizeof key, "%.*s.context_length", (int)(arch.n < 64 ? arch.n : 64), arch.p ? arch.p : "");
     int64_t max_len = -1;
     OZ_TRY(oz_gguf_int(&max_len, v->g, key, 1, INT32_MAX, err));
-    json_t *c = *out =
-        json_pack("{s:s, s:o, s:o, s:o, s:o, s:b, s:b, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "bos_token",
-                  token_json(v, v->bos), "eos_token", token_json(v, v->eos), "unk_token", token_json(v, v->unk), "pad_token",
-                  token_json(v, v->pad), "clean_up_tokenization_spaces", 0, "add_bos_token", v->adds_bos, "add_eos_token", v->adds_eos);
+    json_t *c = *out = json_pack("{s:s, s:o, s:o, s:o, s:o, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "bos_token",
+                                 token_json(v, v->bos), "eos_token", token_json(v, v->eos), "unk_token", token_json(v, v->unk), "pad_token",
+                                 token_json(v, v->pad), "clean_up_tokenization_spaces", 0);
     if (max_len > 0) json_object_set_new(c, "model_max_length", json_integer(max_len));
     if (chat_template) json_object_set_new(c, "chat_template", json_string(chat_template));
     return OZ_OK;
 }
 
-static json_t *generation_json(const vocab *v) {
-    json_t *c = json_pack("{s:b}", "_from_model_config", 1);
-    if (v->bos >= 0) json_object_set_new(c, "bos_token_id", json_integer(v->bos));
-    if (v->eos >= 0 && v->eot >= 0 && v->eot != v->eos) {
-        json_object_set_new(c, "eos_token_id", json_pack("[I, I]", (json_int_t)v->eos, (json_int_t)v->eot));
-    } else if (v->eos >= 0) {
-        json_object_set_new(c, "eos_token_id", json_integer(v->eos));
-    }
-    if (v->pad >= 0) json_object_set_new(c, "pad_token_id", json_integer(v->pad));
-    return c;
+static oz_status generation_json(json_t **out, const vocab *v, oz_err *err) {
+    *out = json_object();
+    return oz_gguf_special_ids(*out, v->g, (int64_t)v->n, err);
 }
 
 static oz_status fill(oz_text_files *out, vocab *v, oz_err *err) {
     oz_slice template = {0};
+    if (!oz_gguf_find(v->g, "tokenizer.ggml.model")) return OZ_OK; /* weights alone: no tokenizer, as in a folder without one */
     OZ_TRY(read_vocab(v, err));
     OZ_TRY(tokenizer_json(&out->tokenizer, v, err));
     OZ_TRY(oz_gguf_str(&template, v->g, "tokenizer.chat_template", err));
     if (template.p) out->chat_template = oz_strndup(template.p, template.n);
     OZ_TRY(config_json(&out->tokenizer_config, v, out->chat_template, err));
-    out->generation_config = generation_json(v);
-    return OZ_OK;
+    return generation_json(&out->generation_config, v, err);
 }
 
 oz_status oz_gguf_text_files(oz_text_files *out, const char *path, oz_err *err) {

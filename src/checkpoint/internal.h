@@ -35,7 +35,8 @@ oz_status oz_safetensors_load(oz_ckpt *c, const oz_mmap *m, const char *file_nam
 bool oz_is_gguf(const char *path);
 /* Fills c (fresh: path and is_gguf are set) with the tensors under their Hugging Face names, and c->config. */
 oz_status oz_gguf_load(oz_ckpt *c, const char *path, oz_err *err);
-/* out is zeroed. Makes tokenizer, tokenizer_config, generation_config, special_tokens_map and chat_template from the metadata. */
+/* out is zeroed. Makes tokenizer, tokenizer_config, generation_config and chat_template from the metadata; nothing
+ * where it has no tokenizer. */
 oz_status oz_gguf_text_files(oz_text_files *out, const char *path, oz_err *err);
 
 /* ---- GGUF as it is stored (gguf.c): views of the file's bytes; every count and offset is checked before it is used ---- */
@@ -84,6 +85,8 @@ oz_status oz_gguf_array(const oz_gguf_kv **out, const oz_gguf *g, const char *ke
 /* The string at *p, which is moved behind it. Start at kv->data. */
 oz_slice oz_gguf_next_str(const uint8_t **p);
 int64_t oz_gguf_int_at(const oz_gguf_kv *kv, uint64_t i);
+/* bos_token_id, eos_token_id (a list if the end of a turn is another token), pad_token_id, as far as they are known (gguf_hf.c). */
+oz_status oz_gguf_special_ids(json_t *config, const oz_gguf *g, int64_t vocab_size, oz_err *err);
 
 /* A layout, fixed: what layout.c computes and writer.c follows. */
 typedef struct oz_layout_tensor {

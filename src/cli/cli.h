@@ -23,6 +23,15 @@ extern oz_common oz_cli_common;
 extern const oz_opt oz_cli_opts_model[];  /* --device --dtype --cpu-level --threads --max-model-len --deterministic */
 extern const oz_opt oz_cli_opts_output[]; /* -q --json */
 
+/* Commands that write a checkpoint (write.c): -o --force --max-shard-size --dry-run --threads. */
+typedef struct oz_cli_out { const char *path, *max_shard; bool force, dry_run; } oz_cli_out;
+extern oz_cli_out oz_cli_output;
+extern const oz_opt oz_cli_opts_write[];
+/* OZ_E_USAGE without -o (a dry run needs none) or with a size that is none. */
+oz_status oz_cli_write_check(size_t *shard_bytes, oz_err *err);
+/* On stdout: the files and their sizes. With --json one object: `more` (stolen; what the command adds), output, dry_run, bytes, files. */
+void oz_cli_write_report(const oz_layout *l, json_t *more);
+
 /* MODEL opened for running. Members are NULL where not asked for. */
 typedef struct oz_cli_model { oz_ckpt *ckpt; oz_dev *dev; oz_model *model; oz_text_files text; oz_tok *tok; } oz_cli_model;
 oz_status oz_cli_dev_open(oz_dev **out, oz_err *err);

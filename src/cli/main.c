@@ -14,6 +14,7 @@
 
 /* One row each, in the order of --help. */
 static const oz_cmd *const COMMANDS[] = {
+    &oz_cmd_convert,
     NULL,
 };
 

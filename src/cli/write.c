@@ -1,0 +1,69 @@
+/* What the commands that write a checkpoint have in common. */
+#include "base/str.h"
+#include "cli/cli.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+oz_cli_out oz_cli_output = {.max_shard = "5GB"};
+
+const oz_opt oz_cli_opts_write[] = {
+    {"output", 'o', OZ_OPT_STR, &oz_cli_output.path, 0, 0, NULL, "DIR", "folder to write; it appears when it is whole"},
+    {"force", 0, OZ_OPT_FLAG, &oz_cli_output.force, 0, 0, NULL, NULL, "replace an existing DIR"},
+    {"max-shard-size", 0, OZ_OPT_STR, &oz_cli_output.max_shard, 0, 0, NULL, "SIZE",
+     "of a safetensors file: 5GB, 800MB, 2GiB, or bytes; 0: no limit"},
+    {"dry-run", 0, OZ_OPT_FLAG, &oz_cli_output.dry_run, 0, 0, NULL, NULL, "check the input, print the sizes to the byte, write nothing"},
+    {"threads", 't', OZ_OPT_INT, &oz_cli_common.threads, 0, 1024, NULL, "N", "threads; 0: one a core"},
+    {0},
+};
+
+static const struct {
+    const char *unit;
+    double bytes;
+} units[] = {{"", 1},      {"B", 1},         {"KB", 1e3},      {"MB", 1e6},      {"GB", 1e9},
+             {"TB", 1e12}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1099511627776.0}};
+
+static bool parse_size(size_t *out, const char *s) {
+    char *end;
+    errno = 0;
+    double v = strtod(s, &end);
+    if (end == s || *s == '-' || errno) return false;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (strcmp(end, units[i].unit) != 0) continue;
+        if (!(v * units[i].bytes < 9e18)) return false;
+        *out = (size_t)(v * units[i].bytes);
+        return true;
+    }
+    return false;
+}
+
+oz_status oz_cli_write_check(size_t *shard_bytes, oz_err *err) {
+    OZ_NEED(oz_cli_output.path || oz_cli_output.dry_run, err, OZ_E_USAGE, "--output: say where to write (-o DIR)");
+    OZ_NEED(parse_size(shard_bytes, oz_cli_output.max_shard), err, OZ_E_USAGE,
+            "--max-shard-size: must be a number of bytes, or one with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, found %s",
+            oz_cli_output.max_shard);
+    return OZ_OK;
+}
+
+void oz_cli_write_report(const oz_layout *l, json_t *more) {
+    json_t *files = json_array();
+    for (size_t i = 0; i < oz_layout_file_count(l); i++) {
+        size_t n_bytes;
+        const char *name = oz_layout_file(l, i, &n_bytes);
+        if (!oz_cli_common.json) printf("%15zu  %s\n", n_bytes, name);
+        json_array_append_new(files, json_pack("{s:s, s:I}", "name", name, "bytes", (json_int_t)n_bytes));
+    }
+    if (oz_cli_common.json) {
+        json_t *doc = json_pack("{s:s?, s:b, s:I, s:o}", "output", oz_cli_output.path, "dry_run", oz_cli_output.dry_run, "bytes",
+                                (json_int_t)oz_layout_bytes(l), "files", files);
+        json_object_update_missing(doc, more);
+        json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        putchar('\n');
+        json_decref(doc);
+    } else {
+        printf("%15zu  in all, %s %s\n", oz_layout_bytes(l), oz_cli_output.dry_run ? "would be written to" : "written to",
+               oz_cli_output.path ? oz_cli_output.path : "DIR");
+        json_decref(files);
+    }
+    json_decref(more);
+}
