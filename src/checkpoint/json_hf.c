@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "checkpoint/internal.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,13 +28,31 @@ static void put_string(oz_buf *out, const char *s, size_t n) {
     oz_buf_putc(out, '"');
 }
 
-/* Digits and exponent come from the shortest %.*e that reads back; repr switches to an exponent below 1e-4 and from 1e16 on. */
+/* The next decimal of the same length away from zero; text is the form of %e. */
+static void decimal_up(char *text) {
+    char *p = strchr(text, 'e') - 1;
+    while (p > text && (*p == '9' || *p == '.')) {
+        if (*p == '9') *p = '0';
+        p--;
+    }
+    if (*p >= '0' && *p < '9') ++*p;
+}
+
+/* The shortest %.*e that reads back as v. The nearest decimal of a length is not always it: next to a power of two the doubles below
+ * are twice as dense, so the nearest may miss where the next one up hits. */
+static void shortest(char text[static 40], double v) {
+    for (int digits = 0; digits <= 16; digits++) {
+        snprintf(text, 40, "%.*e", digits, v);
+        if (strtod(text, NULL) == v) return;
+        decimal_up(text);
+        if (strtod(text, NULL) == v) return;
+    }
+}
+
+/* repr switches to an exponent below 1e-4 and from 1e16 on. Between them powers of two are exact, so that %f gives the same digits. */
 static void put_real(oz_buf *out, double v) {
     char text[40];
-    for (int digits = 0; digits <= 16; digits++) {
-        snprintf(text, sizeof text, "%.*e", digits, v);
-        if (strtod(text, NULL) == v) break;
-    }
+    shortest(text, v);
     char *e = strchr(text, 'e');
     int exponent = atoi(e + 1), digits = (int)(e - text) - (text[0] == '-');
     int decimals = (digits > 1 ? digits - 2 : 0) - exponent; /* digits after the point, written out in full */
