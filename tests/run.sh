@@ -1,6 +1,6 @@
 #!/bin/bash
 # tests/run.sh BUILD: runs every test on the programs in BUILD and ends with "N passed, N failed"; exit 1 if any failed.
-# A test says "ok ..." or "not ok ..." on a line of its own (TAP). What a program with failures printed is shown.
+# A test says "ok ..." or "not ok ..." (TAP; the kernel checker: "FAIL ...") on a line of its own. What a program with failures printed is shown.
 # ONLY=PATTERN runs the tests whose name matches (a shell pattern: ONLY='unit/*').
 cd "$(dirname "$0")/.." || exit 1
 build=$1
@@ -20,7 +20,7 @@ run() {
     timeout 900 "$@" >"$out" 2>&1 </dev/null
     status=$?
     good=$(grep -c '^ok ' "$out")
-    bad=$(grep -c '^not ok ' "$out")
+    bad=$(grep -cE '^(not ok|FAIL) ' "$out")
     if [ "$good$bad" = 00 ]; then
         [ $status = 0 ] && good=1
     fi
@@ -30,7 +30,7 @@ run() {
     fi
     passed=$((passed + good)) failed=$((failed + bad))
     printf '%-28s %4d passed, %d failed  %ds\n' "$name" "$good" "$bad" $((SECONDS - start))
-    [ "$bad" = 0 ] || sed 's/^/    /' "$out"
+    [ "$bad" = 0 ] || grep -vE '^ok ' "$out" | sed 's/^/    /'
 }
 
 run levels tests/levels.sh

@@ -1,0 +1,31 @@
+# For tests/e2e/*.sh: `. tests/lib.sh`. Scripts run in the repository's root; $OUNCE is the program with sanitizers, $OUNCE_RELEASE the one
+# without, $T a folder of the script's own that is removed at its end.
+OUNCE=${OUNCE:-./ounce} OUNCE_RELEASE=${OUNCE_RELEASE:-./ounce}
+T=$(mktemp -d) && trap 'rm -rf "$T"' EXIT
+
+# NAME COMMAND...: ok if the command succeeds.
+ok() {
+    local name=$1
+    shift
+    if "$@"; then echo "ok $name"; else echo "not ok $name"; fi
+}
+
+# NAME STATUS TEXT COMMAND...: ok if the command ends with this status and stderr has this text ('': no matter what).
+# Its output is in $T/out and $T/err.
+fails() {
+    local name=$1 want=$2 text=$3 status
+    shift 3
+    "$@" >"$T/out" 2>"$T/err" </dev/null
+    status=$?
+    if [ $status = "$want" ] && grep -qF -- "$text" "$T/err"; then
+        echo "ok $name"
+    else
+        echo "not ok $name: expected status $want and '$text', found status $status and:"
+        head -5 "$T/err" | sed 's/^/#   /'
+    fi
+}
+
+# NAME WANTED FOUND
+same() {
+    if [ "$2" = "$3" ]; then echo "ok $1"; else printf 'not ok %s: expected\n%s\nfound\n%s\n' "$1" "$2" "$3"; fi
+}
