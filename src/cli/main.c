@@ -14,7 +14,7 @@
 
 /* One row each, in the order of --help. */
 static const oz_cmd *const COMMANDS[] = {
-    &oz_cmd_convert, &oz_cmd_synth,
+    &oz_cmd_quantize, &oz_cmd_convert, &oz_cmd_synth,
     NULL,
 };
 

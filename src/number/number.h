@@ -63,6 +63,7 @@ typedef struct oz_codec_info {
     void (*expand)(float *dst, const void *row, int64_t col0, int64_t n);
 } oz_codec_info;
 const oz_codec_info *oz_codec_get(oz_codec c);
+bool oz_codec_plain(oz_codec *out, oz_dtype d); /* the plain codec of a tensor's type */
 
 /* A weight as a checkpoint holds it, [rows, cols] row-major; nothing is owned.
  * value(r, c) = (code(r, c) - zero(r, g)) * scale(r, g), g = c / group_size, in f32; plain: value = code. */

@@ -58,6 +58,12 @@ static const oz_codec_info CODECS[OZ_CODEC_COUNT] = {
 
 const oz_codec_info *oz_codec_get(oz_codec c) { return &CODECS[c]; }
 
+bool oz_codec_plain(oz_codec *out, oz_dtype d) {
+    for (int i = 0; i < OZ_CODEC_COUNT; i++)
+        if (CODECS[i].plain && CODECS[i].dtype == d) return *out = (oz_codec)i, true;
+    return false;
+}
+
 int64_t oz_codec_row_bytes(oz_codec c, int64_t cols) {
     const oz_dtype_info *t = oz_dtype_get(CODECS[c].dtype);
     int64_t per_elem = CODECS[c].plain ? t->block_elems : t->block_bytes * 8 / CODECS[c].bits; /* values in an element of the tensor */

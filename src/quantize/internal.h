@@ -22,6 +22,8 @@ void oz_stream_deinit(oz_stream *s);
 /* n values of the tensor `name` as `to` (F32, F16, BF16). Ranges begin at multiples of `grain`, and all but the last have a
  * multiple of it: a block, or a row. */
 oz_status oz_stream_put(oz_stream *s, const char *name, oz_dtype to, int64_t n, int64_t grain, oz_fill_fn *fill, void *arg, oz_err *err);
+/* For makers with a loop of their own: n_bytes more are written. OZ_E_INTERRUPTED after SIGINT. */
+oz_status oz_stream_wrote(oz_stream *s, size_t n_bytes);
 /* A tensor as it is. */
 oz_status oz_stream_copy(oz_stream *s, const char *name, const void *data, size_t n_bytes, oz_err *err);
 

@@ -28,4 +28,26 @@ const oz_layout *oz_synth_layout(const oz_synth *s);
 size_t oz_synth_count(const oz_synth *s);
 oz_status oz_synth_run(oz_synth *s, const char *target, bool force, oz_pool *pool, oz_err *err);
 
+/* ---- quantize: round to nearest, data-free ----
+ * number.h has the arithmetic. Weights are read in f32 from a dense checkpoint or a GGUF; whatever is not quantized is kept as it
+ * is (out of a GGUF: rounded to the model's type). Embeddings and norms are never quantized. */
+typedef struct oz_quantize oz_quantize;
+typedef struct oz_quantize_cfg {
+    oz_scheme scheme;
+    const char *const *targets, *const *ignore; /* patterns of scheme.h; no targets: "Linear". A class name does not reach lm_head */
+    size_t n_targets, n_ignore;
+    size_t shard_bytes; /* 0: no limit */
+} oz_quantize_cfg;
+/* What a matrix of the model becomes. */
+typedef struct oz_quantize_module { const char *name; const oz_scheme *scheme; int64_t rows, cols; size_t bytes; /* as written */ } oz_quantize_module;
+/* Errors: a source that is quantized already; a pattern that matches nothing; nothing left to quantize; a group size that does not divide
+ * (every offender is logged, the message sums them up). ckpt must outlive the job; cfg need not. */
+oz_status oz_quantize_new(oz_quantize **out, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, oz_err *err);
+void oz_quantize_free(oz_quantize **q);
+const oz_layout *oz_quantize_layout(const oz_quantize *q);
+size_t oz_quantize_count(const oz_quantize *q); /* modules, in the model's order */
+oz_quantize_module oz_quantize_at(const oz_quantize *q, size_t i);
+/* Memory: a few MB and the pages of one tensor. The bytes do not depend on the number of threads. */
+oz_status oz_quantize_run(oz_quantize *q, const char *target, bool force, oz_pool *pool, oz_err *err);
+
 #endif

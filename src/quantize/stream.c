@@ -53,7 +53,7 @@ static void fill_range(void *arg, int thread, int64_t begin, int64_t end) {
     }
 }
 
-static oz_status wrote(oz_stream *s, size_t n_bytes) {
+oz_status oz_stream_wrote(oz_stream *s, size_t n_bytes) {
     s->done_bytes += (int64_t)n_bytes;
     oz_progress_step(&s->progress, s->done_bytes);
     return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
@@ -70,7 +70,7 @@ oz_status oz_stream_put(oz_stream *s, const char *name, oz_dtype to, int64_t n, 
         job j = {s, to, at, piece, value_bytes, fill, arg};
         oz_pool_run(s->pool, now, piece, fill_range, &j);
         OZ_TRY(oz_writer_put(s->writer, name, (size_t)at * value_bytes, s->chunk, (size_t)now * value_bytes, err));
-        OZ_TRY(wrote(s, (size_t)now * value_bytes));
+        OZ_TRY(oz_stream_wrote(s, (size_t)now * value_bytes));
     }
     return OZ_OK;
 }
@@ -80,7 +80,7 @@ oz_status oz_stream_copy(oz_stream *s, const char *name, const void *data, size_
     for (size_t at = 0; at < n_bytes; at += step) {
         size_t now = n_bytes - at < step ? n_bytes - at : step;
         OZ_TRY(oz_writer_put(s->writer, name, at, (const char *)data + at, now, err));
-        OZ_TRY(wrote(s, now));
+        OZ_TRY(oz_stream_wrote(s, now));
     }
     return OZ_OK;
 }

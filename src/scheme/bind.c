@@ -118,16 +118,8 @@ static oz_status check_surplus(const oz_ckpt *c, const oz_module *m, const oz_sc
     return OZ_OK;
 }
 
-/* The plain codec of a dtype; OZ_CODEC_COUNT: none. */
-static oz_codec plain_codec(oz_dtype d) {
-    for (int i = 0; i < OZ_CODEC_COUNT; i++)
-        if (oz_codec_get((oz_codec)i)->plain && oz_codec_get((oz_codec)i)->dtype == d) return (oz_codec)i;
-    return OZ_CODEC_COUNT;
-}
-
 static oz_status bind_dense(oz_weight *out, const oz_tensor *t, const oz_part *p, oz_err *err) {
-    out->codec = plain_codec(t->dtype);
-    OZ_NEED(out->codec != OZ_CODEC_COUNT, err, OZ_E_FORMAT, "%s: expected a dense weight (BF16, F16 or F32), found %s (%s)", t->name,
+    OZ_NEED(oz_codec_plain(&out->codec, t->dtype), err, OZ_E_FORMAT, "%s: expected a dense weight (BF16, F16 or F32), found %s (%s)", t->name,
             oz_dtype_get(t->dtype)->name, t->file_name);
     if (!same_shape(t, p)) return wrong_shape(t, p, err);
     OZ_NEED(p->dims[1] % oz_dtype_get(t->dtype)->block_elems == 0, err, OZ_E_FORMAT, "%s: expected whole blocks of %s in a row, found %lld columns (%s)", t->name,

@@ -1,0 +1,375 @@
+/* Round-to-nearest quantization of a whole checkpoint. The plan resolves every pattern and fixes the layout, so that all that can
+ * be wrong with the request is known, and every size, before a byte is written. The run takes one tensor at a time and of it some
+ * rows at a time, all threads on them; each row is independent, so that neither chunks nor threads show in the result.
+ *
+ * lm_head: only a pattern that names it quantizes it, since class names are used for "all layers". With tied embeddings the head has no tensor of
+ * its own; quantizing it unties the two: the embedding stays as it was, the head is written beside it. */
+#include "base/file.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "model/model.h"
+#include "quantize/internal.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { CHUNK_VALUES = 2 << 20 }; /* of a quantized tensor, between two writes */
+
+/* One weight, norm or bias of the result. */
+typedef struct item {
+    const oz_arch_tensor *arch; /* NULL: a tensor that the architecture does not know, kept as it is */
+    const oz_tensor *tensor;    /* where it comes from */
+    oz_weight weight;           /* the same in rows; codec plain */
+    bool quantized, absent;     /* absent: a tied head, written nowhere */
+    oz_dtype dtype;             /* of what is kept */
+    size_t bytes;
+} item;
+
+struct oz_quantize {
+    const oz_ckpt *ckpt;
+    oz_scheme scheme;
+    oz_dtype model_dtype;
+    oz_arch_list list; /* as if the embeddings were not tied: the head has a row */
+    bool tied;
+    item *items; /* those of list first, in its order */
+    size_t n_items;
+    size_t *modules; /* of items: the matrices */
+    size_t n_modules;
+    oz_layout *layout;
+    json_t *config;
+};
+
+static bool is_matrix(const oz_arch_tensor *t) { return t && !t->is_bias && t->cols > 0; }
+static bool is_linear(const oz_arch_tensor *t) { return is_matrix(t) && strcmp(t->class_name, "Linear") == 0; }
+static oz_module module_of(const oz_arch_tensor *t) { return (oz_module){t->module, t->class_name, t->rows, t->cols}; }
+
+/* ---- planning ---- */
+
+static oz_status check_source(const oz_quantize *q, oz_err *err) {
+    const json_t *config = oz_ckpt_config(q->ckpt), *text = json_object_get(config, "text_config");
+    const json_t *places[] = {json_object_get(config, "quantization_config"), json_object_get(text, "quantization_config"),
+                              json_object_get(config, "compression_config")};
+    for (size_t i = 0; i < 3; i++) {
+        const char *method = json_string_value(json_object_get(places[i], "quant_method"));
+        OZ_NEED(!places[i] || json_is_null(places[i]), err, OZ_E_ARG,
+                "%s: expected a dense checkpoint or a GGUF, found one that is quantized already (%s); dequantize it first: ounce convert %s -o DIR --to bf16",
+                oz_ckpt_path(q->ckpt), method ? method : "quantization_config", oz_ckpt_path(q->ckpt));
+    }
+    return OZ_OK;
+}
+
+/* The architecture's tensors with a row for the head whether or not it is tied. */
+static oz_status list_tensors(oz_quantize *q, oz_err *err) {
+    OZ_TRY(oz_arch_list_new(&q->list, oz_ckpt_config(q->ckpt), err));
+    q->tied = true;
+    for (size_t i = 0; i < q->list.n; i++) q->tied = q->tied && q->list.items[i].role != OZ_ROLE_HEAD;
+    if (!q->tied) return OZ_OK;
+    json_t *untied = json_copy((json_t *)oz_ckpt_config(q->ckpt));
+    json_object_set_new(untied, "tie_word_embeddings", json_false());
+    oz_arch_list_deinit(&q->list);
+    oz_status st = oz_arch_list_new(&q->list, untied, err);
+    json_decref(untied);
+    return st;
+}
+
+typedef struct selection { const oz_quantize_cfg *cfg; bool *target_used, *ignore_used; } selection;
+
+static oz_status select_module(bool *take, const selection *s, const oz_arch_tensor *t, oz_err *err) {
+    static const char *const ALL[] = {"Linear"};
+    const char *const *targets = s->cfg->n_targets ? s->cfg->targets : ALL;
+    const oz_module m = module_of(t);
+    bool hit;
+    *take = false;
+    for (size_t i = 0; is_linear(t) && i < (s->cfg->n_targets ? s->cfg->n_targets : 1); i++) {
+        OZ_TRY(oz_pattern_match(&hit, targets[i], &m, err));
+        if (hit && s->cfg->n_targets) s->target_used[i] = true;
+        const bool by_class = strcmp(targets[i], t->class_name) == 0;
+        *take = *take || (hit && !(by_class && t->role == OZ_ROLE_HEAD));
+    }
+    for (size_t i = 0; i < s->cfg->n_ignore; i++) {
+        OZ_TRY(oz_pattern_match(&hit, s->cfg->ignore[i], &m, err));
+        s->ignore_used[i] = s->ignore_used[i] || hit;
+        *take = *take && !hit;
+    }
+    return OZ_OK;
+}
+
+static oz_status check_used(const selection *s, oz_err *err) {
+    for (size_t i = 0; i < s->cfg->n_targets; i++)
+        OZ_NEED(s->target_used[i], err, OZ_E_ARG, "--targets '%s': matches no linear module of this model", s->cfg->targets[i]);
+    for (size_t i = 0; i < s->cfg->n_ignore; i++)
+        OZ_NEED(s->ignore_used[i], err, OZ_E_ARG, "--ignore '%s': matches no module of this model", s->cfg->ignore[i]);
+    return OZ_OK;
+}
+
+static oz_status select_modules(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
+    selection s = {cfg, oz_alloc_array(cfg->n_targets + 1, sizeof(bool)), oz_alloc_array(cfg->n_ignore + 1, sizeof(bool))};
+    oz_status st = OZ_OK;
+    size_t n = 0;
+    for (size_t i = 0; i < q->list.n && st == OZ_OK; i++) {
+        if (q->list.items[i].is_bias) continue;
+        st = select_module(&q->items[i].quantized, &s, &q->list.items[i], err);
+        n += q->items[i].quantized;
+    }
+    if (st == OZ_OK) st = check_used(&s, err);
+    if (st == OZ_OK && n == 0) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "nothing is left to quantize: every target is ignored or lm_head, which must be named");
+    oz_free(s.target_used);
+    oz_free(s.ignore_used);
+    return st;
+}
+
+/* Logs every module whose columns the group size does not divide; the message has the first one, how many there are, and what would do. */
+static oz_status check_groups(const oz_quantize *q, oz_err *err) {
+    oz_err first = {0}, one;
+    size_t n_bad = 0;
+    for (size_t i = 0; i < q->list.n; i++) {
+        const oz_module m = module_of(&q->list.items[i]);
+        one = (oz_err){0};
+        if (!q->items[i].quantized || oz_scheme_check(&q->scheme, &m, &one) == OZ_OK) continue;
+        if (n_bad++ == 0) first = one;
+        oz_log_info("  %s", one.msg);
+    }
+    OZ_NEED(n_bad == 0, err, OZ_E_ARG, "%s%s", first.msg, n_bad > 1 ? " (the first of several, all listed above)" : "");
+    return OZ_OK;
+}
+
+/* Finds where an item comes from. A quantized or tied head is read from the embedding. */
+static oz_status bind_item(oz_quantize *q, item *it, oz_err *err) {
+    const oz_arch_tensor *t = it->arch;
+    const char *source = t->name;
+    oz_module m = module_of(t);
+    it->dtype = q->model_dtype;
+    if (q->tied && t->role == OZ_ROLE_HEAD) {
+        it->absent = !it->quantized;
+        if (it->absent) return OZ_OK;
+        for (size_t i = 0; i < q->list.n; i++)
+            if (q->list.items[i].role == OZ_ROLE_EMBED) source = q->list.items[i].name, m.name = q->list.items[i].module;
+    }
+    it->tensor = oz_ckpt_find(q->ckpt, source);
+    OZ_NEED(it->tensor, err, OZ_E_FORMAT, "%s: not in the checkpoint (%s)", source, oz_ckpt_path(q->ckpt));
+    if (!oz_ckpt_is_gguf(q->ckpt)) it->dtype = it->tensor->dtype;
+    if (is_matrix(t)) return oz_scheme_bind(&it->weight, q->ckpt, &m, &OZ_SCHEME_DENSE, err);
+    OZ_NEED(it->tensor->n_dims == 1 && it->tensor->dims[0] == t->rows && oz_codec_plain(&it->weight.codec, it->tensor->dtype), err, OZ_E_FORMAT,
+            "%s: expected [%lld] floats, found %s of %d dimensions (%s)", source, (long long)t->rows, oz_dtype_get(it->tensor->dtype)->name, it->tensor->n_dims,
+            it->tensor->file_name);
+    it->weight.rows = t->rows, it->weight.cols = 1; /* a bias of q or k has its rows interleaved in a GGUF */
+    it->weight.codes = it->tensor->data, it->weight.rope_heads = it->tensor->rope_heads;
+    it->weight.row_bytes = oz_codec_row_bytes(it->weight.codec, 1);
+    return OZ_OK;
+}
+
+static oz_status declare(oz_quantize *q, item *it, oz_err *err) {
+    if (it->absent) return OZ_OK;
+    if (!it->quantized) {
+        int64_t n = 1;
+        for (int i = 0; i < it->tensor->n_dims; i++) n *= it->tensor->dims[i];
+        OZ_NEED(oz_dtype_bytes(&it->bytes, it->dtype, n), err, OZ_E_FORMAT, "%s: too large", it->tensor->name);
+        return oz_layout_add(q->layout, it->tensor->name, it->dtype, it->tensor->n_dims, it->tensor->dims, err);
+    }
+    oz_part parts[OZ_MAX_PARTS];
+    const int n_parts = oz_scheme_parts(parts, &q->scheme, it->arch->rows, it->arch->cols, q->model_dtype);
+    for (int i = 0; i < n_parts; i++) {
+        size_t bytes;
+        char *name = oz_asprintf("%s%s", it->arch->module, parts[i].suffix);
+        oz_status st = oz_layout_add(q->layout, name, parts[i].dtype, parts[i].n_dims, parts[i].dims, err);
+        oz_free(name);
+        OZ_TRY(st);
+        oz_dtype_bytes(&bytes, parts[i].dtype, parts[i].dims[0] * (parts[i].n_dims > 1 ? parts[i].dims[1] : 1));
+        it->bytes += bytes;
+    }
+    return OZ_OK;
+}
+
+/* Tensors that no row of the architecture speaks of, in the order of their names. */
+static oz_status add_unknown(oz_quantize *q, oz_err *err) {
+    oz_map *known = oz_map_new(q->list.n);
+    for (size_t i = 0; i < q->list.n; i++) oz_map_add(known, q->list.items[i].name, strlen(q->list.items[i].name), (int64_t)i);
+    oz_status st = OZ_OK;
+    for (size_t i = 0; i < oz_ckpt_count(q->ckpt) && st == OZ_OK; i++) {
+        const oz_tensor *t = oz_ckpt_at(q->ckpt, i);
+        int64_t at;
+        if (oz_map_get(known, t->name, strlen(t->name), &at)) continue;
+        if (!oz_dtype_get(t->dtype)->in_safetensors) {
+            st = oz_err_set(err, OZ_E_UNSUPPORTED, __FILE__, __LINE__, "%s: %s tensors outside the architecture cannot be kept (%s)", t->name,
+                            oz_dtype_get(t->dtype)->name, t->file_name);
+            break;
+        }
+        item *it = &q->items[q->n_items++];
+        *it = (item){.tensor = t, .dtype = t->dtype};
+        st = declare(q, it, err);
+    }
+    oz_map_free(&known);
+    return st;
+}
+
+static json_t *new_config(const oz_quantize *q) {
+    json_t *config = json_deep_copy(oz_ckpt_config(q->ckpt));
+    const char **ignore = oz_alloc_array(q->list.n + 1, sizeof *ignore);
+    size_t n = 0;
+    for (size_t i = 0; i < q->list.n; i++) {
+        if (is_linear(q->items[i].arch) && !q->items[i].quantized) ignore[n++] = q->items[i].arch->module;
+        if (q->tied && q->items[i].arch->role == OZ_ROLE_HEAD && q->items[i].quantized) json_object_set_new(config, "tie_word_embeddings", json_false());
+    }
+    json_object_set_new(config, "quantization_config", oz_scheme_config(&q->scheme, ignore, n));
+    if (!json_object_get(config, "torch_dtype") && !json_object_get(config, "dtype"))
+        json_object_set_new(config, "torch_dtype", json_string(oz_dtype_get(q->model_dtype)->torch));
+    oz_free(ignore);
+    return config;
+}
+
+static oz_status plan(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
+    OZ_TRY(check_source(q, err));
+    OZ_TRY(list_tensors(q, err));
+    q->model_dtype = oz_arch_dtype(oz_ckpt_config(q->ckpt));
+    q->items = oz_alloc_array(q->list.n + oz_ckpt_count(q->ckpt) + 1, sizeof *q->items);
+    q->modules = oz_alloc_array(q->list.n + 1, sizeof *q->modules);
+    q->n_items = q->list.n;
+    for (size_t i = 0; i < q->list.n; i++) q->items[i].arch = &q->list.items[i];
+    OZ_TRY(select_modules(q, cfg, err));
+    OZ_TRY(check_groups(q, err));
+    for (size_t i = 0; i < q->list.n; i++) {
+        item *it = &q->items[i];
+        OZ_TRY(bind_item(q, it, err));
+        OZ_TRY(declare(q, it, err));
+        if (is_matrix(it->arch) && !it->absent) q->modules[q->n_modules++] = i;
+    }
+    OZ_TRY(add_unknown(q, err));
+    q->config = new_config(q);
+    return oz_layout_fix(q->layout, err);
+}
+
+oz_status oz_quantize_new(oz_quantize **out, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, oz_err *err) {
+    oz_quantize *q = oz_alloc(sizeof *q);
+    q->ckpt = ckpt;
+    q->scheme = cfg->scheme;
+    q->layout = oz_layout_new(cfg->shard_bytes);
+    oz_status st = plan(q, cfg, err);
+    if (st != OZ_OK) oz_quantize_free(&q);
+    *out = q;
+    return st;
+}
+
+void oz_quantize_free(oz_quantize **pq) {
+    oz_quantize *q = *pq;
+    if (!q) return;
+    oz_arch_list_deinit(&q->list);
+    oz_layout_free(&q->layout);
+    json_decref(q->config);
+    oz_free(q->items);
+    oz_free(q->modules);
+    oz_free(q);
+    *pq = NULL;
+}
+
+const oz_layout *oz_quantize_layout(const oz_quantize *q) { return q->layout; }
+size_t oz_quantize_count(const oz_quantize *q) { return q->n_modules; }
+
+oz_quantize_module oz_quantize_at(const oz_quantize *q, size_t i) {
+    const item *it = &q->items[q->modules[i]];
+    return (oz_quantize_module){it->arch->module, it->quantized ? &q->scheme : &OZ_SCHEME_DENSE, it->arch->rows, it->arch->cols, it->bytes};
+}
+
+/* ---- running ---- */
+
+/* Some rows of one weight. */
+typedef struct chunk {
+    const oz_weight *w;
+    const oz_rtn *rtn;
+    int64_t row0, code_bytes, scale_bytes; /* bytes of a row */
+    uint8_t *codes, *scales;
+    float *scratch; /* a row a thread */
+    oz_err *errs;   /* one a thread */
+} chunk;
+
+static void quantize_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const chunk *c = arg;
+    float *row = c->scratch + thread * c->w->cols;
+    for (int64_t i = begin; i < end; i++) {
+        oz_weight_row(row, c->w, c->row0 + i, 0, c->w->cols);
+        if (oz_rtn_row(c->codes + i * c->code_bytes, c->scales + i * c->scale_bytes, c->rtn, row, c->w->cols, &c->errs[thread]) == OZ_OK) continue;
+        oz_err_prefix(&c->errs[thread], "row %lld", (long long)(c->row0 + i));
+        return;
+    }
+}
+
+static oz_status put(oz_stream *s, const item *it, const char *suffix, int64_t offset, const void *data, int64_t n_bytes, oz_err *err) {
+    char *name = oz_asprintf("%s%s", it->arch->module, suffix);
+    oz_status st = oz_writer_put(s->writer, name, (size_t)offset, data, (size_t)n_bytes, err);
+    oz_free(name);
+    return st == OZ_OK ? oz_stream_wrote(s, (size_t)n_bytes) : st;
+}
+
+static oz_status run_chunks(chunk *c, const item *it, const oz_part *parts, int64_t n_rows, oz_stream *s, oz_err *err) {
+    const int n_threads = oz_pool_threads(s->pool);
+    for (c->row0 = 0; c->row0 < c->w->rows; c->row0 += n_rows) {
+        const int64_t n = c->w->rows - c->row0 < n_rows ? c->w->rows - c->row0 : n_rows;
+        oz_pool_run(s->pool, n, 1, quantize_rows, c);
+        for (int t = 0; t < n_threads; t++)
+            OZ_NEED(c->errs[t].code == OZ_OK, err, c->errs[t].code, "%s: %s (%s)", it->tensor->name, c->errs[t].msg, it->tensor->file_name);
+        OZ_TRY(put(s, it, parts[0].suffix, c->row0 * c->code_bytes, c->codes, n * c->code_bytes, err));
+        OZ_TRY(put(s, it, parts[1].suffix, c->row0 * c->scale_bytes, c->scales, n * c->scale_bytes, err));
+    }
+    return OZ_OK;
+}
+
+static oz_status write_quantized(oz_quantize *q, const item *it, oz_stream *s, oz_err *err) {
+    oz_part parts[OZ_MAX_PARTS];
+    const oz_weight *w = &it->weight;
+    const int n_parts = oz_scheme_parts(parts, &q->scheme, w->rows, w->cols, q->model_dtype), n_threads = oz_pool_threads(s->pool);
+    const oz_rtn rtn = {q->scheme.codec, q->scheme.group_size, q->model_dtype};
+    int64_t n_rows = CHUNK_VALUES / w->cols + 1;
+    if (n_rows > w->rows) n_rows = w->rows;
+    chunk c = {.w = w, .rtn = &rtn, .code_bytes = oz_codec_row_bytes(q->scheme.codec, w->cols),
+               .scale_bytes = parts[1].dims[1] * oz_dtype_get(q->model_dtype)->block_bytes};
+    c.errs = oz_alloc_array((size_t)n_threads, sizeof *c.errs);
+    oz_status st = oz_big_new((void **)&c.codes, (size_t)(n_rows * c.code_bytes), it->arch->name, err);
+    if (st == OZ_OK) st = oz_big_new((void **)&c.scales, (size_t)(n_rows * c.scale_bytes), it->arch->name, err);
+    if (st == OZ_OK) st = oz_big_new((void **)&c.scratch, (size_t)n_threads * (size_t)w->cols * sizeof *c.scratch, it->arch->name, err);
+    if (st == OZ_OK) st = run_chunks(&c, it, parts, n_rows, s, err);
+    if (st == OZ_OK && n_parts > 2) st = put(s, it, parts[2].suffix, 0, (const int64_t[]){w->rows, w->cols}, 16, err);
+    oz_big_free(c.codes);
+    oz_big_free(c.scales);
+    oz_big_free(c.scratch);
+    oz_free(c.errs);
+    return st;
+}
+
+static void fill_rows(void *arg, float *dst, int64_t begin, int64_t n) {
+    const oz_weight *w = arg;
+    for (int64_t r = begin / w->cols; r < (begin + n) / w->cols; r++, dst += w->cols) oz_weight_row(dst, w, r, 0, w->cols);
+}
+
+static oz_status write_item(oz_quantize *q, item *it, oz_stream *s, oz_err *err) {
+    oz_status st;
+    if (it->absent) return OZ_OK;
+    if (it->quantized) st = write_quantized(q, it, s, err);
+    else if (it->tensor->dtype == it->dtype && !it->tensor->rope_heads) st = oz_stream_copy(s, it->tensor->name, it->tensor->data, it->tensor->n_bytes, err);
+    else st = oz_stream_put(s, it->tensor->name, it->dtype, it->weight.rows * it->weight.cols, it->weight.cols, fill_rows, &it->weight, err);
+    oz_ckpt_drop(q->ckpt, it->tensor);
+    return st;
+}
+
+static oz_status write_tensors(oz_quantize *q, const char *dir, oz_pool *pool, oz_err *err) {
+    oz_writer *w;
+    OZ_TRY(oz_writer_open(&w, q->layout, dir, err));
+    int64_t total = 0;
+    for (size_t i = 0; i < q->n_items; i++) total += (int64_t)q->items[i].bytes;
+    oz_stream s;
+    oz_stream_init(&s, w, pool, "quantizing", total);
+    oz_status st = OZ_OK;
+    for (size_t i = 0; i < q->n_items && st == OZ_OK; i++) st = write_item(q, &q->items[i], &s, err);
+    oz_stream_deinit(&s);
+    if (st == OZ_OK) st = oz_writer_finish(w, err);
+    oz_writer_close(&w);
+    return st;
+}
+
+oz_status oz_quantize_run(oz_quantize *q, const char *target, bool force, oz_pool *pool, oz_err *err) {
+    oz_outdir *dir;
+    OZ_TRY(oz_outdir_open(&dir, target, force, err));
+    oz_status st = oz_ckpt_copy_side_files(q->ckpt, oz_outdir_path(dir), err);
+    if (st == OZ_OK) st = oz_config_write(q->config, oz_outdir_path(dir), err);
+    if (st == OZ_OK) st = write_tensors(q, oz_outdir_path(dir), pool, err);
+    if (st == OZ_OK) st = oz_outdir_commit(dir, err);
+    oz_outdir_close(&dir);
+    return st;
+}
