@@ -1,0 +1,62 @@
+/* Measuring: perplexity under named conventions, KL divergence against a reference in lockstep, and speed beside the roofline.
+ * Definitions: docs/measuring.md (lm-evaluation-harness, llama.cpp's perplexity tool, the GPTQ papers, transformers' guide).
+ * Windows are streamed: besides the ids and a few numbers a position, memory does not grow with the text. */
+#ifndef OZ_MEASURE_MEASURE_H
+#define OZ_MEASURE_MEASURE_H
+#include <stddef.h>
+#include <stdint.h>
+#include "base/err.h"
+#include "base/str.h"
+#include "kernel/kernel.h"
+#include "model/model.h"
+#include "text/text.h"
+
+/* ---- perplexity ---- */
+typedef struct oz_ppl_cfg { int64_t ctx, stride, limit_tok; /* 0: the convention's own; no limit */ } oz_ppl_cfg;
+typedef struct oz_ppl {
+    const char *convention;
+    int64_t ctx, stride;      /* window and step in tokens */
+    const char *bos;          /* what stands in front: "none", "once", "each window", "each document" */
+    int64_t n_documents, n_tok, n_scored;
+    double nll;               /* sum over scored tokens, nats; as the convention weights it */
+    double ppl, ppl_se;       /* se: llamacpp only, else 0 */
+    double words, bytes, word_ppl, byte_ppl, bits_per_byte; /* lm-eval only, else 0 */
+} oz_ppl;
+size_t oz_ppl_convention_count(void);
+const char *oz_ppl_convention(size_t i);      /* "hf", "gptq", "llamacpp", "lm-eval" */
+const char *oz_ppl_convention_help(size_t i);
+oz_status oz_ppl_run(oz_ppl *out, size_t convention, oz_model *m, const oz_tok *tok, const char *text, size_t n, const oz_ppl_cfg *cfg, oz_err *err);
+
+/* WikiText's detokenizer as lm-evaluation-harness 2.0 of its task applies it. */
+void oz_wikitext_detokenize(oz_buf *out, const char *page, size_t n);
+
+/* ---- KL ---- */
+typedef struct oz_quantiles { double max, p999, p99, p95, p90, p75, median, p25, p10, p5, p1, p01, min; } oz_quantiles; /* linear interpolation */
+typedef struct oz_kl {
+    int64_t positions, windows;
+    double mean_kl, kl_se /* over positions */, kl_se_windows;
+    oz_quantiles kl, dp;      /* dp: p_model - p_ref of the text's next token */
+    double mean_dp, mean_dp_se, rms_dp, rms_dp_se, top1_agreement, top1_se;
+    double ppl, ppl_se, ppl_ref, ppl_ref_se, ln_ratio, ln_ratio_se, ratio, ratio_se, diff, diff_se, correlation;
+} oz_kl;
+typedef struct oz_kl_cfg { int64_t ctx; bool half; int64_t limit_tok; } oz_kl_cfg;
+/* models[0] is the reference; out[n_models - 1]. Each window starts from empty state; a last shorter window is dropped
+ * unless it is the only one. Positions scored in a window of n: 0 .. n-2, or n/2 .. n-2 with half. */
+oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int32_t *ids, int64_t n_ids, const oz_kl_cfg *cfg, oz_err *err);
+
+/* ---- speed ---- */
+typedef struct oz_bench_row {
+    bool prefill;
+    int64_t n_tok, batch;     /* tokens a repetition and sequence */
+    int reps;
+    double tok_s, tok_s_sd;   /* median over repetitions; standard deviation */
+    double bytes, flop;       /* that one step (decode) or the whole prompt (prefill) must move and do */
+    double predicted_tok_s;   /* roofline of this machine */
+    double share;             /* tok_s / predicted_tok_s */
+    const char *bound;        /* "memory" or "compute" */
+} oz_bench_row;
+typedef struct oz_bench_cfg { int64_t n_prompt, n_gen, batch; int reps; } oz_bench_cfg;
+/* One row: prefill of n_prompt tokens if n_gen is 0 (logits of the last token only), else n_gen decode steps of `batch` sequences from an empty cache. */
+oz_status oz_bench_run(oz_bench_row *out, oz_model *m, const oz_bench_cfg *cfg, const oz_ceiling *ceiling, oz_err *err);
+
+#endif
