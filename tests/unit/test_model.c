@@ -1,0 +1,267 @@
+/* The forward pass against transformers' float32 results, and what must not change them: batches, chunks, block order, layer ranges. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "base/mem.h"
+#include "model/model.h"
+
+static const char *const names[] = {"llama", "llama-tied-bias", "qwen3"};
+enum { N_MODELS = 3 };
+
+typedef struct fixture {
+    oz_ckpt *ckpt, *golden;
+    oz_dev *dev;
+    oz_model *model;
+    oz_state *state;
+    const oz_model_info *info;
+    const int32_t *ids;
+    int64_t n;
+    float *logits;
+} fixture;
+
+static void check(oz_status st, const oz_err *e) {
+    if (st != OZ_OK) fail_msg("%s", e->msg);
+}
+
+/* What transformers gave lies in a checkpoint folder of its own, so that the one reader reads it. */
+static void open_fixture(fixture *f, const char *name, int64_t max_tok) {
+    oz_err e = {0};
+    char path[256], golden[256];
+    snprintf(path, sizeof path, "tests/golden/models/%s", name);
+    snprintf(golden, sizeof golden, "tests/golden/models/%s/golden", name);
+    check(oz_ckpt_open(&f->ckpt, path, &e), &e);
+    check(oz_ckpt_open(&f->golden, golden, &e), &e);
+    check(oz_dev_open(&f->dev, &(oz_dev_cfg){"cpu", 2, "auto"}, &e), &e);
+    check(oz_model_open(&f->model, f->dev, f->ckpt, &(oz_model_cfg){"f32", 0, max_tok, true}, &e), &e);
+    f->info = oz_model_get(f->model);
+    check(oz_state_new(&f->state, f->model, 16, &e), &e);
+    const oz_tensor *t = oz_ckpt_find(f->golden, "input_ids");
+    f->ids = t->data;
+    f->n = t->dims[0];
+    f->logits = calloc((size_t)(f->n * f->info->vocab_size), sizeof(float));
+}
+
+static void close_fixture(fixture *f) {
+    free(f->logits);
+    oz_state_free(&f->state);
+    oz_model_close(&f->model);
+    oz_dev_close(&f->dev);
+    oz_ckpt_close(&f->golden);
+    oz_ckpt_close(&f->ckpt);
+}
+
+/* Ids [p0, p0 + n) at their positions, all logits to f->logits. */
+static void run_part(fixture *f, int64_t p0, int64_t n, const int32_t *blocks, oz_call extra) {
+    oz_err e = {0};
+    int32_t rows[128];
+    for (int i = 0; i < 128; i++) rows[i] = i;
+    const oz_seg seg = {0, n, p0, blocks};
+    extra.ids = f->ids + p0, extra.n_tok = n, extra.segs = &seg, extra.n_segs = 1, extra.rows = rows, extra.n_rows = n;
+    check(oz_model_run(f->model, f->state, &extra, &(oz_sink){OZ_SINK_COPY, f->logits + p0 * f->info->vocab_size, NULL}, &e), &e);
+}
+
+static const int32_t forward[] = {0, 1, 2, 3, 4, 5, 6, 7}, scattered[] = {11, 3, 7, 0, 15, 2, 9, 4};
+
+static double worst(const float *a, const float *b, int64_t n) {
+    double m = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double d = fabs((double)a[i] - b[i]);
+        if (!(d <= m)) m = d;
+    }
+    return m;
+}
+
+static void hidden_check(void *arg, int layer, const float *rows, int64_t n_tok, int64_t hidden_size) {
+    const fixture *f = arg;
+    char name[64];
+    snprintf(name, sizeof name, "hidden_after_layer_%d", layer);
+    const oz_tensor *t = oz_ckpt_find(f->golden, name);
+    assert_non_null(t);
+    assert_true(worst(rows, t->data, n_tok * hidden_size) < 1e-3);
+}
+
+static void test_golden(void **s) {
+    (void)s;
+    for (int i = 0; i < N_MODELS; i++) {
+        fixture f;
+        open_fixture(&f, names[i], 128);
+        run_part(&f, 0, f.n, forward, (oz_call){.tap = hidden_check, .tap_arg = &f});
+        const double d = worst(f.logits, oz_ckpt_find(f.golden, "logits")->data, f.n * f.info->vocab_size);
+        if (d > 1e-3) fail_msg("%s: logits differ by %g", names[i], d);
+        close_fixture(&f);
+    }
+}
+
+/* One call, calls of 7 rows over scattered blocks, and token by token: the same bits. */
+static void test_chunks_are_bit_equal(void **s) {
+    (void)s;
+    for (int i = 0; i < N_MODELS; i++) {
+        fixture f;
+        open_fixture(&f, names[i], 128);
+        const size_t n_bytes = (size_t)(f.n * f.info->vocab_size) * sizeof(float);
+        float *whole = malloc(n_bytes);
+        run_part(&f, 0, f.n, forward, (oz_call){0});
+        memcpy(whole, f.logits, n_bytes);
+        for (int64_t step = 1; step <= 7; step += 6) {
+            memset(f.logits, 0, n_bytes);
+            for (int64_t p = 0; p < f.n; p += step) run_part(&f, p, f.n - p < step ? f.n - p : step, scattered, (oz_call){0});
+            assert_memory_equal(whole, f.logits, n_bytes);
+        }
+        free(whole);
+        close_fixture(&f);
+    }
+}
+
+/* Two sequences in one call give each what it gives alone. */
+static void test_batch_is_bit_equal(void **s) {
+    (void)s;
+    fixture f;
+    oz_err e = {0};
+    open_fixture(&f, "qwen3", 128);
+    const int64_t v = f.info->vocab_size;
+    run_part(&f, 0, 20, forward, (oz_call){0});
+    int32_t ids[33];
+    memcpy(ids, f.ids + 5, 13 * sizeof *ids);
+    memcpy(ids + 13, f.ids, 20 * sizeof *ids);
+    const oz_seg segs[] = {{0, 13, 0, scattered}, {13, 20, 0, (int32_t[]){14, 13}}};
+    int32_t rows[20];
+    for (int i = 0; i < 20; i++) rows[i] = 13 + i;
+    float *both = malloc((size_t)(20 * v) * sizeof(float));
+    const oz_call c = {.ids = ids, .n_tok = 33, .segs = segs, .n_segs = 2, .rows = rows, .n_rows = 20};
+    check(oz_model_run(f.model, f.state, &c, &(oz_sink){OZ_SINK_COPY, both, NULL}, &e), &e);
+    assert_memory_equal(both, f.logits, (size_t)(20 * v) * sizeof(float));
+    free(both);
+    close_fixture(&f);
+}
+
+/* Layers [0, 1) then [1, all) through host residuals: the same logits as at once. */
+static void test_layer_range(void **s) {
+    (void)s;
+    fixture f;
+    oz_err e = {0};
+    open_fixture(&f, "llama", 128);
+    const int64_t n = 24, v = f.info->vocab_size;
+    run_part(&f, 0, n, forward, (oz_call){0});
+    float *res = malloc((size_t)(n * f.info->hidden_size) * sizeof(float)), *out = malloc((size_t)(n * v) * sizeof(float));
+    int32_t rows[24];
+    for (int i = 0; i < 24; i++) rows[i] = i;
+    const oz_seg seg = {0, n, 0, scattered};
+    oz_call c = {.ids = f.ids, .n_tok = n, .segs = &seg, .n_segs = 1, .layer_end = 1, .residual_out = res};
+    check(oz_model_run(f.model, f.state, &c, NULL, &e), &e);
+    c = (oz_call){.n_tok = n, .segs = &seg, .n_segs = 1, .rows = rows, .n_rows = n, .layer_begin = 1, .residual_in = res};
+    check(oz_model_run(f.model, f.state, &c, &(oz_sink){OZ_SINK_COPY, out, NULL}, &e), &e);
+    assert_memory_equal(out, f.logits, (size_t)(n * v) * sizeof(float));
+    free(res);
+    free(out);
+    close_fixture(&f);
+}
+
+/* KL of a model with itself is 0 with equal tops; its NLL is that of the logits. */
+static void test_sinks(void **s) {
+    (void)s;
+    fixture f;
+    oz_err e = {0};
+    open_fixture(&f, "llama", 128);
+    const int64_t n = 40, v = f.info->vocab_size;
+    run_part(&f, 0, n, forward, (oz_call){0});
+    oz_state *other;
+    check(oz_state_new(&other, f.model, 16, &e), &e);
+    oz_kl_stat kl[40];
+    oz_row_stat stat[40];
+    int32_t rows[40];
+    for (int i = 0; i < 40; i++) rows[i] = i;
+    const oz_seg seg = {0, n, 0, forward};
+    const oz_call c = {.ids = f.ids, .n_tok = n, .segs = &seg, .n_segs = 1, .rows = rows, .n_rows = n};
+    check(oz_model_run(f.model, f.state, &c, &(oz_sink){OZ_SINK_STAT, stat, f.ids + 1}, &e), &e);
+    oz_model *models[] = {f.model, f.model};
+    oz_state *states[] = {f.state, other};
+    check(oz_lockstep_run(models, states, 2, &c, &(oz_sink){OZ_SINK_KL, kl, f.ids + 1}, &e), &e);
+    for (int i = 0; i < n; i++) {
+        double sum = 0, top = -INFINITY;
+        int32_t arg = 0;
+        const float *row = f.logits + i * v;
+        for (int64_t k = 0; k < v; k++) {
+            sum += exp((double)row[k]);
+            if (row[k] > top) top = row[k], arg = (int32_t)k;
+        }
+        const double nll = log(sum) - row[f.ids[i + 1]];
+        assert_true(fabs(stat[i].lse - stat[i].logit_target - nll) < 1e-9);
+        assert_int_equal(stat[i].argmax, arg);
+        assert_true(fabs(kl[i].nll - nll) < 1e-9 && fabs(kl[i].nll_ref - nll) < 1e-9 && fabs(kl[i].kl) < 1e-12);
+        assert_true(kl[i].argmax == arg && kl[i].argmax_ref == arg && fabs(kl[i].p - exp(-nll)) < 1e-9);
+    }
+    oz_state_free(&other);
+    close_fixture(&f);
+}
+
+static void expect_refused(fixture *f, oz_call c, const char *words) {
+    oz_err e = {0};
+    assert_int_equal(oz_model_run(f->model, f->state, &c, NULL, &e), OZ_E_ARG);
+    if (!strstr(e.msg, words)) fail_msg("expected \"%s\", found \"%s\"", words, e.msg);
+}
+
+static void test_bad_calls(void **s) {
+    (void)s;
+    fixture f;
+    open_fixture(&f, "llama", 32);
+    const oz_seg ok = {0, 4, 0, forward}, gap = {1, 3, 0, forward}, far = {0, 4, 509, forward}, block = {0, 4, 0, (int32_t[]){16}};
+    const int32_t high[] = {1, 2, 320, 3}, below[] = {1, -1, 2, 3};
+    expect_refused(&f, (oz_call){.ids = f.ids, .n_tok = 33, .segs = &ok, .n_segs = 1}, "1..32 tokens");
+    expect_refused(&f, (oz_call){.ids = high, .n_tok = 4, .segs = &ok, .n_segs = 1}, "token id 320");
+    expect_refused(&f, (oz_call){.ids = below, .n_tok = 4, .segs = &ok, .n_segs = 1}, "token id -1");
+    expect_refused(&f, (oz_call){.ids = f.ids, .n_tok = 4, .segs = &gap, .n_segs = 1}, "begins at row 1");
+    expect_refused(&f, (oz_call){.ids = f.ids, .n_tok = 4, .segs = &far, .n_segs = 1}, "the model takes 512");
+    expect_refused(&f, (oz_call){.ids = f.ids, .n_tok = 4, .segs = &block, .n_segs = 1}, "block 16");
+    expect_refused(&f, (oz_call){.ids = f.ids, .n_tok = 4, .segs = &ok, .n_segs = 1, .layer_begin = 2}, "needs a residual");
+    expect_refused(&f, (oz_call){.ids = f.ids, .n_tok = 4, .segs = &ok, .n_segs = 1, .layer_end = 4}, "layers [0, 4) of 3");
+    close_fixture(&f);
+}
+
+static void test_configs(void **s) {
+    (void)s;
+    static const struct { const char *json, *words; } bad[] = {
+        {"{}", "model_type"},
+        {"{\"model_type\":\"gpt9\"}", "gpt9"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":0}", "vocab_size"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":8}", "hidden_size: missing"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":3}", "num_attention_heads"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":3}", "num_key_value_heads"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"hidden_act\":\"relu\"}", "relu"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"rope_scaling\":{\"type\":\"yarn\"}}", "yarn"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"rope_scaling\":{\"type\":\"linear\"}}", "factor"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        oz_err e = {0};
+        oz_arch_list l;
+        json_t *c = json_loads(bad[i].json, 0, NULL);
+        assert_true(oz_arch_list_new(&l, c, &e) != OZ_OK);
+        if (!strstr(e.msg, bad[i].words)) fail_msg("expected \"%s\", found \"%s\"", bad[i].words, e.msg);
+        json_decref(c);
+    }
+}
+
+/* Both spellings of a config give the same list; transformers 5 nests rope_theta in rope_parameters and says dtype. */
+static void test_config_spellings(void **s) {
+    (void)s;
+    json_t *c = json_pack("{s:s s:i s:i s:i s:i s:i s:b s:{s:s s:f} s:s}", "model_type", "llama", "vocab_size", 8, "hidden_size", 16, "intermediate_size", 8, "num_hidden_layers", 2,
+                          "num_attention_heads", 4, "tie_word_embeddings", 1, "rope_parameters", "rope_type", "default", "rope_theta", 5e5, "dtype", "float16");
+    oz_err e = {0};
+    oz_arch_list l;
+    check(oz_arch_list_new(&l, c, &e), &e);
+    assert_int_equal(l.n, 2 + 2 * 9);
+    assert_string_equal(l.items[2].name, "model.layers.0.input_layernorm.weight");
+    assert_int_equal(oz_arch_dtype(c), OZ_DTYPE_F16);
+    oz_arch_list_deinit(&l);
+    json_decref(c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),      cmocka_unit_test(test_chunks_are_bit_equal), cmocka_unit_test(test_batch_is_bit_equal), cmocka_unit_test(test_layer_range),
+                                       cmocka_unit_test(test_sinks),       cmocka_unit_test(test_bad_calls),            cmocka_unit_test(test_configs),            cmocka_unit_test(test_config_spellings)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
