@@ -37,6 +37,13 @@ typedef struct oz_cli_model { oz_ckpt *ckpt; oz_dev *dev; oz_model *model; oz_te
 oz_status oz_cli_dev_open(oz_dev **out, oz_err *err);
 oz_status oz_cli_model_open(oz_cli_model *out, const char *path, oz_dev *dev /* NULL: opens one */, bool need_tok, int64_t max_tok, oz_err *err);
 void oz_cli_model_close(oz_cli_model *m);
+enum { OZ_CLI_MAX_TEXT = 1 << 30 }; /* bytes of a text on stdin */
+/* The tokenizer of MODEL, from its text files alone (lines.c). */
+oz_status oz_cli_tok_from(oz_tok **out, const char *path, oz_err *err);
+/* Answers each JSON line of stdin with one on stdout: what `answer` returns (a new reference), or {"error": ...}, after which it
+ * goes on. */
+typedef json_t *oz_cli_answer(void *self, const json_t *in, oz_err *err);
+oz_status oz_cli_lines(oz_cli_answer *answer, void *self, oz_err *err);
 oz_status oz_cli_ids_read(oz_ids *out, const char *path, int64_t vocab_size, oz_err *err); /* decimal, white space; "-": stdin */
 
 #endif

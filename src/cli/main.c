@@ -15,6 +15,7 @@
 /* One row each, in the order of --help. */
 static const oz_cmd *const COMMANDS[] = {
     &oz_cmd_quantize, &oz_cmd_convert, &oz_cmd_synth,
+    &oz_cmd_tokenize, &oz_cmd_detokenize,
     NULL,
 };
 
