@@ -105,48 +105,45 @@ static oz_status shards_load(oz_ckpt *c, const json_t *weight_map, oz_err *err) 
     return OZ_OK;
 }
 
-static oz_status index_load(oz_ckpt *c, const char *path, bool single_exists, oz_err *err) {
-    json_t *index = NULL;
-    OZ_TRY(oz_json_load(&index, path, OZ_JSON_LIMIT, err));
-    const json_t *weight_map = json_object_get(index, "weight_map");
-    bool names_single = false;
+static bool names_file(const json_t *weight_map, const char *wanted) {
     const char *name;
     json_t *file;
     json_object_foreach((json_t *)weight_map, name, file) {
-        const char *s = json_string_value(file);
-        names_single |= s && strcmp(s, SINGLE) == 0;
+        if (json_is_string(file) && strcmp(json_string_value(file), wanted) == 0) return true;
     }
-    oz_status st;
-    if (!json_is_object(weight_map))
-        st =
-            oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: weight_map: must be an object, found %s", path, oz_json_show(weight_map));
-    else if (single_exists && !names_single)
-        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: holds both %s and %s, which does not name it; one of them must go",
-                        c->path, SINGLE, INDEX);
-    else
-        st = shards_load(c, weight_map, err);
+    return false;
+}
+
+static oz_status index_follow(oz_ckpt *c, const json_t *index, bool single_exists, oz_err *err) {
+    const json_t *weight_map = json_object_get(index, "weight_map");
+    OZ_NEED(json_is_object(weight_map), err, OZ_E_FORMAT, "%s: weight_map: must be an object, found %s", INDEX, oz_json_show(weight_map));
+    OZ_NEED(!single_exists || names_file(weight_map, SINGLE), err, OZ_E_FORMAT,
+            "%s: holds both %s and %s, which does not name it; one of them must go", c->path, SINGLE, INDEX);
+    return shards_load(c, weight_map, err);
+}
+
+static oz_status weights_load(oz_ckpt *c, oz_err *err) {
+    char *single = oz_path_join(c->path, SINGLE), *index_path = oz_path_join(c->path, INDEX);
+    bool single_exists = oz_path_exists(single), index_exists = oz_path_exists(index_path);
+    json_t *index = NULL;
+    oz_status st = index_exists ? oz_json_load(&index, index_path, OZ_JSON_LIMIT, err) : OZ_OK;
+    oz_free(single);
+    oz_free(index_path);
+    if (st != OZ_OK) return st;
+    OZ_NEED(index || single_exists, err, OZ_E_NOT_FOUND, "%s: holds neither %s nor %s", c->path, SINGLE, INDEX);
+    if (!index) return file_load(c, SINGLE, err);
+    st = index_follow(c, index, single_exists, err);
     json_decref(index);
     return st;
 }
 
 static oz_status folder_load(oz_ckpt *c, oz_err *err) {
-    char *config = oz_path_join(c->path, "config.json"), *single = oz_path_join(c->path, SINGLE), *index = oz_path_join(c->path, INDEX);
-    bool has_single = oz_path_exists(single);
+    char *config = oz_path_join(c->path, "config.json");
     oz_status st = oz_json_load(&c->config, config, OZ_JSON_LIMIT, err);
-    if (st != OZ_OK) goto done;
-    if (!json_is_object(c->config))
-        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: must be an object, found %s", config, oz_json_show(c->config));
-    else if (oz_path_exists(index))
-        st = index_load(c, index, has_single, err);
-    else if (has_single)
-        st = file_load(c, SINGLE, err);
-    else
-        st = oz_err_set(err, OZ_E_NOT_FOUND, __FILE__, __LINE__, "%s: holds neither %s nor %s", c->path, SINGLE, INDEX);
-done:
     oz_free(config);
-    oz_free(single);
-    oz_free(index);
-    return st;
+    if (st != OZ_OK) return st;
+    OZ_NEED(json_is_object(c->config), err, OZ_E_FORMAT, "%s/config.json: must be an object, found %s", c->path, oz_json_show(c->config));
+    return weights_load(c, err);
 }
 
 /* ---- the view ---- */

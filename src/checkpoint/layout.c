@@ -75,10 +75,12 @@ static oz_layout_part *file_new(oz_layout *l) {
 /* Gives every tensor its file; file.n_bytes counts data for now. */
 static oz_status files_split(oz_layout *l, oz_err *err) {
     oz_layout_part *f = file_new(l);
+    size_t total = 0;
     for (size_t i = 0; i < l->n_tensors; i++) {
         oz_layout_tensor *t = &l->tensors[i];
         if (f->n_bytes && (t->n_bytes > l->shard_bytes || f->n_bytes > l->shard_bytes - t->n_bytes)) f = file_new(l);
-        OZ_NEED(t->n_bytes <= INT64_MAX - f->n_bytes, err, OZ_E_ARG, "%s: the file would be larger than any file can be", t->name);
+        OZ_NEED(t->n_bytes <= INT64_MAX - total, err, OZ_E_ARG, "%s: the checkpoint would be larger than any file can be", t->name);
+        total += t->n_bytes;
         t->file = l->n_files - 1;
         f->n_bytes += t->n_bytes;
     }

@@ -12,14 +12,17 @@
 
 enum { HEADER_LIMIT = 100 * 1000 * 1000 }; /* the reference reader's own; a header beyond it is no header */
 
+/* A tensor's bytes within the data. */
+typedef struct span {
+    size_t begin, end, tensor;
+} span;
+
 typedef struct reader {
     oz_ckpt *ckpt;
     const char *file;
     const uint8_t *data;
     size_t n_data;
-    struct span {
-        size_t begin, end, tensor;
-    } * spans;
+    span *spans; /* of the tensors read so far */
     size_t n_spans;
 } reader;
 
@@ -82,7 +85,7 @@ static oz_status shape_read(oz_tensor *t, const json_t *info, oz_err *err) {
     return OZ_OK;
 }
 
-static oz_status offsets_read(struct span *s, const oz_tensor *t, const json_t *info, size_t n_data, oz_err *err) {
+static oz_status offsets_read(span *s, const oz_tensor *t, const json_t *info, size_t n_data, oz_err *err) {
     const json_t *v = json_object_get(info, "data_offsets"), *b = json_array_get(v, 0), *e = json_array_get(v, 1);
     bool ok = json_array_size(v) == 2 && json_is_integer(b) && json_is_integer(e);
     ok = ok && json_integer_value(b) >= 0 && json_integer_value(b) <= json_integer_value(e);
@@ -100,7 +103,7 @@ static oz_status offsets_read(struct span *s, const oz_tensor *t, const json_t *
 
 static oz_status tensor_read(reader *r, const char *name, const json_t *info, oz_err *err) {
     oz_tensor t = {.name = name, .file_name = r->file};
-    struct span *s = &r->spans[r->n_spans];
+    span *s = &r->spans[r->n_spans];
     OZ_TRY(members_check(info, name, r->file, err));
     OZ_TRY(dtype_read(&t, info, err));
     OZ_TRY(shape_read(&t, info, err));
@@ -112,7 +115,7 @@ static oz_status tensor_read(reader *r, const char *name, const json_t *info, oz
 }
 
 static int span_compare(const void *pa, const void *pb) {
-    const struct span *a = pa, *b = pb;
+    const span *a = pa, *b = pb;
     if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
     return a->end < b->end ? -1 : a->end > b->end; /* a tensor without bytes stands before the one that begins there */
 }
@@ -122,7 +125,7 @@ static oz_status cover_check(reader *r, oz_err *err) {
     size_t at = 0;
     qsort(r->spans, r->n_spans, sizeof *r->spans, span_compare);
     for (size_t i = 0; i < r->n_spans; i++) {
-        const struct span *s = &r->spans[i];
+        const span *s = &r->spans[i];
         const char *name = tensors[s->tensor].name;
         OZ_NEED(s->begin >= at, err, OZ_E_FORMAT, "%s: its data begins at %zu, inside %s, which ends at %zu (%s)", name, s->begin,
                 tensors[r->spans[i - 1].tensor].name, at, r->file);
