@@ -190,6 +190,8 @@ static oz_status add_tensor(loader *l, const oz_gguf_info *t, const char *file_n
     for (int i = 0; i < t->n_dims; i++) out.dims[i] = t->dims[t->n_dims - 1 - i];
     if (l->arch->interleaved && names[row].heads != HEADS_NONE) {
         int64_t n = names[row].heads == HEADS_Q ? l->d.n_heads : l->d.n_heads_kv;
+        OZ_NEED(t->n_dims == 2 || oz_dtype_get(t->dtype)->block_elems == 1, err, OZ_E_FORMAT,
+                "%s: %.*s: expected a matrix or a vector of plain numbers", l->g->where, (int)t->name.n, t->name.p);
         OZ_NEED(t->n_dims > 0 && out.dims[0] == n * l->d.head_dim && l->d.head_dim % 2 == 0, err, OZ_E_FORMAT,
                 "%s: %.*s: expected %" PRId64 " heads of %" PRId64 " rows, found %" PRId64 " rows", l->g->where, (int)t->name.n, t->name.p,
                 n, l->d.head_dim, t->n_dims ? out.dims[0] : 1);

@@ -263,6 +263,7 @@ def bad():
         'tensor-unknown': (gguf(base, [embd, norm, ('blk.0.ssm_in.weight', [32], 0, b'\0' * 128)]), 'blk.0.ssm_in.weight: no such tensor'),
         'layer-beyond': (gguf(base, [embd, norm, ('blk.1.attn_norm.weight', [32], 0, b'\0' * 128)]), 'blk.1.attn_norm.weight: no such tensor'),
         'q-rows': (gguf(base, [embd, norm, ('blk.0.attn_q.weight', [32, 16], 0, b'\0' * 2048)]), 'expected 1 heads of 32 rows, found 16 rows'),
+        'q-bias-blocks': (gguf(base, [embd, norm, ('blk.0.attn_q.bias', [32], 8, b'\0' * 34)]), 'expected a matrix or a vector of plain numbers'),
         'vocab-size': (gguf(base + [kv('llama.vocab_size', U32, 5)], [embd, norm]), 'llama.vocab_size: must be 4..4, found 5'),
         'embed-missing': (gguf(base, [norm]), 'token_embd.weight: expected a matrix, found none'),
         'rope-freqs': (gguf(base, [embd, norm, ('rope_freqs.weight', [16], 0, struct.pack('<16f', *range(1, 17)))]), "by Llama 3.1's rule"),
