@@ -222,6 +222,38 @@ static void test_side_files(void **state) {
     assert_true(S_ISREG(st.st_mode));
 }
 
+static void same(const json_t *a, const json_t *b) { assert_true((!a && !b) || json_equal(a, b)); }
+
+static void test_side_files_of_a_gguf(void **state) {
+    static const char GGUF[] = "tests/golden/gguf/llama.gguf";
+    oz_text_files made, read;
+    ok(oz_ckpt_open(&ckpt, GGUF, &err));
+    assert_true(oz_ckpt_is_gguf(ckpt));
+    ok(oz_ckpt_copy_side_files(ckpt, test_dir, &err));
+    oz_ckpt_close(&ckpt);
+    assert_true(there("tokenizer.json"));
+    assert_true(there("chat_template.jinja"));
+    ok(oz_text_files_open(&made, GGUF, &err));
+    ok(oz_text_files_open(&read, test_dir, &err));
+    same(read.tokenizer, made.tokenizer);
+    same(read.tokenizer_config, made.tokenizer_config);
+    same(read.generation_config, made.generation_config);
+    same(read.special_tokens_map, made.special_tokens_map);
+    assert_string_equal(read.chat_template, made.chat_template);
+    oz_text_files_close(&made);
+    oz_text_files_close(&read);
+}
+
+static void test_gguf_by_its_first_bytes(void **state) {
+    size_t n;
+    char *data = test_read("tests/golden/gguf/llama.gguf", &n);
+    test_write("without-extension", data, n);
+    free(data);
+    ok(oz_ckpt_open(&ckpt, test_path("without-extension"), &err));
+    assert_true(oz_ckpt_is_gguf(ckpt));
+    oz_ckpt_close(&ckpt);
+}
+
 /* ---- config.json ---- */
 
 /* python.json is what Python's json.dumps(..., indent=2, sort_keys=True) made: read and written it must come out the same. */
@@ -253,6 +285,7 @@ int main(void) {
         UNIT(test_missing_parts), UNIT(test_single_file_or_index),
         UNIT(test_text_files),    UNIT(test_template_of_tokenizer_config),
         UNIT(test_side_files),    UNIT(test_config_is_written_as_python_does),
+        UNIT(test_side_files_of_a_gguf), UNIT(test_gguf_by_its_first_bytes),
         UNIT(test_config_cannot_be_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
