@@ -32,10 +32,11 @@ oz_status oz_cli_write_check(size_t *shard_bytes, oz_err *err);
 /* On stdout: the files and their sizes. With --json one object: `more` (stolen; what the command adds), output, dry_run, bytes, files. */
 void oz_cli_write_report(const oz_layout *l, json_t *more);
 
-/* MODEL opened for running. Members are NULL where not asked for. */
-typedef struct oz_cli_model { oz_ckpt *ckpt; oz_dev *dev; oz_model *model; oz_text_files text; oz_tok *tok; } oz_cli_model;
-oz_status oz_cli_dev_open(oz_dev **out, oz_err *err);
-oz_status oz_cli_model_open(oz_cli_model *out, const char *path, oz_dev *dev /* NULL: opens one */, bool need_tok, int64_t max_tok, oz_err *err);
+/* MODEL opened for running (open.c). Members are NULL where not asked for. */
+typedef struct oz_cli_model { oz_ckpt *ckpt; oz_dev *dev; oz_model *model; oz_text_files text; oz_tok *tok; bool owns_dev; } oz_cli_model;
+typedef struct oz_cli_need { oz_dev *dev; /* NULL: opens one */ bool tok, tap_layers; int64_t max_tok; /* 0: the default */ } oz_cli_need;
+oz_status oz_cli_dev_open(oz_dev **out, oz_err *err); /* as the shared options say; "auto" prints what it chose */
+oz_status oz_cli_model_open(oz_cli_model *out, const char *path, const oz_cli_need *need, oz_err *err);
 void oz_cli_model_close(oz_cli_model *m);
 enum { OZ_CLI_MAX_TEXT = 1 << 30 }; /* bytes of a text on stdin */
 /* The tokenizer of MODEL, from its text files alone (lines.c). */
@@ -44,6 +45,11 @@ oz_status oz_cli_tok_from(oz_tok **out, const char *path, oz_err *err);
  * goes on. */
 typedef json_t *oz_cli_answer(void *self, const json_t *in, oz_err *err);
 oz_status oz_cli_lines(oz_cli_answer *answer, void *self, oz_err *err);
-oz_status oz_cli_ids_read(oz_ids *out, const char *path, int64_t vocab_size, oz_err *err); /* decimal, white space; "-": stdin */
+/* Tokenizer alone, from files that were opened; path is for messages. */
+oz_status oz_cli_tok_open(oz_tok **out, const oz_text_files *files, const char *path, oz_err *err);
+oz_status oz_cli_ids_read(oz_ids *out, const char *path, oz_err *err); /* decimal, white space; "-": stdin */
+/* A text file as ids, encoded once. */
+oz_status oz_cli_text_ids(oz_ids *out, const oz_tok *tok, const char *path, bool add_special, oz_err *err);
+void oz_cli_json_print(json_t *doc); /* takes the reference; indent 2, one newline */
 
 #endif

@@ -14,8 +14,16 @@
 
 /* One row each, in the order of --help. */
 static const oz_cmd *const COMMANDS[] = {
-    &oz_cmd_quantize, &oz_cmd_convert, &oz_cmd_synth,
-    &oz_cmd_tokenize, &oz_cmd_detokenize,
+    &oz_cmd_quantize,
+    &oz_cmd_convert,
+    &oz_cmd_inspect,
+    &oz_cmd_logits,
+    &oz_cmd_tokenize,
+    &oz_cmd_detokenize,
+    &oz_cmd_ppl,
+    &oz_cmd_kl,
+    &oz_cmd_bench,
+    &oz_cmd_synth,
     NULL,
 };
 

@@ -1,0 +1,101 @@
+/* ounce kl: KL divergence of models against a reference, in one pass. */
+#include <stdio.h>
+#include <string.h>
+#include "base/mem.h"
+#include "cli/cli.h"
+#include "measure/measure.h"
+
+static const char *text_path, *positions = "all";
+static int64_t ctx = 1024, limit;
+static const oz_opt opts[] = {
+    {"text", 0, OZ_OPT_STR, &text_path, 0, 0, NULL, "FILE", "the text, encoded once without special tokens; - for stdin"},
+    {"ctx", 0, OZ_OPT_INT, &ctx, 2, 1 << 30, NULL, "N", "window in tokens, without overlap"},
+    {"positions", 0, OZ_OPT_STR, &positions, 0, 0, "all|half", "WHICH", "score every position of a window, or its second half (llama-perplexity)"},
+    {"limit-tokens", 0, OZ_OPT_INT, &limit, 0, 1LL << 40, NULL, "N", "use the first N tokens; 0: all"},
+    {0}};
+static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
+static const oz_opt_cmd cmd = {"kl", "REF MODEL... --text FILE", "KL divergence of models against a reference",
+                               "All models run in lockstep and the reference is computed once. KL(reference || model) in nats, exponentials and sums in f64 of f32 logits; "
+                               "kl_se is the standard error over positions, kl_se_windows over windows; top1_agreement is the share of positions with the same most likely token.",
+                               tables, 2, -1};
+
+typedef struct field { const char *key; double v; } field;
+
+static json_t *quantiles_json(const oz_quantiles *q) {
+    const field f[] = {{"max", q->max}, {"p99.9", q->p999}, {"p99", q->p99}, {"p95", q->p95}, {"p90", q->p90}, {"p75", q->p75}, {"median", q->median},
+                       {"p25", q->p25}, {"p10", q->p10},    {"p5", q->p5},   {"p1", q->p1},   {"p0.1", q->p01}, {"min", q->min}};
+    json_t *o = json_object();
+    for (size_t i = 0; i < sizeof f / sizeof *f; i++) json_object_set_new(o, f[i].key, json_real(f[i].v));
+    return o;
+}
+
+static json_t *to_json(const oz_kl *k, const char *model) {
+    const field f[] = {{"mean_kl", k->mean_kl}, {"kl_se", k->kl_se}, {"kl_se_windows", k->kl_se_windows}, {"kl_median", k->kl.median}, {"kl_p99", k->kl.p99}, {"kl_max", k->kl.max},
+                       {"top1_agreement", k->top1_agreement}, {"top1_se", k->top1_se}, {"ppl", k->ppl}, {"ppl_se", k->ppl_se}, {"ppl_ref", k->ppl_ref}, {"ppl_ref_se", k->ppl_ref_se},
+                       {"ln_ppl_ratio", k->ln_ratio}, {"ln_ppl_ratio_se", k->ln_ratio_se}, {"ppl_ratio", k->ratio}, {"ppl_ratio_se", k->ratio_se}, {"ppl_diff", k->diff},
+                       {"ppl_diff_se", k->diff_se}, {"ln_ppl_correlation", k->correlation}, {"mean_dp", k->mean_dp}, {"mean_dp_se", k->mean_dp_se}, {"rms_dp", k->rms_dp}, {"rms_dp_se", k->rms_dp_se}};
+    json_t *o = json_pack("{s:s s:I s:I}", "model", model, "positions", (json_int_t)k->positions, "windows", (json_int_t)k->windows);
+    for (size_t i = 0; i < sizeof f / sizeof *f; i++) json_object_set_new(o, f[i].key, json_real(f[i].v));
+    json_object_set_new(o, "kl", quantiles_json(&k->kl));
+    json_object_set_new(o, "dp", quantiles_json(&k->dp));
+    return o;
+}
+
+static void quantiles_print(const char *what, const oz_quantiles *q, double unit) {
+    printf("  %-10s max %.4f  99.9%% %.4f  99%% %.4f  95%% %.4f  90%% %.4f  median %.6f  10%% %.6f  5%% %.6f  1%% %.6f  0.1%% %.6f  min %.6f\n", what, q->max * unit, q->p999 * unit,
+           q->p99 * unit, q->p95 * unit, q->p90 * unit, q->median * unit, q->p10 * unit, q->p5 * unit, q->p1 * unit, q->p01 * unit, q->min * unit);
+}
+
+static void print(const oz_kl *k, const char *model) {
+    printf("%s\n  mean KL    %.6f +/- %.6f nats (over windows +/- %.6f)\n", model, k->mean_kl, k->kl_se, k->kl_se_windows);
+    quantiles_print("KL", &k->kl, 1.0);
+    quantiles_print("dp, %", &k->dp, 100.0);
+    printf("  mean dp    %.4f +/- %.4f %%   RMS dp %.4f +/- %.4f %%   same top token %.3f +/- %.3f %%\n", 100 * k->mean_dp, 100 * k->mean_dp_se, 100 * k->rms_dp, 100 * k->rms_dp_se,
+           100 * k->top1_agreement, 100 * k->top1_se);
+    printf("  perplexity %.4f +/- %.4f, reference %.4f +/- %.4f, ratio %.5f +/- %.5f (ln %.5f +/- %.5f), difference %.4f +/- %.4f, correlation of ln %.3f %%\n", k->ppl, k->ppl_se, k->ppl_ref,
+           k->ppl_ref_se, k->ratio, k->ratio_se, k->ln_ratio, k->ln_ratio_se, k->diff, k->diff_se, 100 * k->correlation);
+}
+
+static void report(const char **args, const oz_kl *kl, int n) {
+    if (oz_cli_common.json) {
+        json_t *list = json_array();
+        for (int i = 0; i < n; i++) json_array_append_new(list, to_json(&kl[i], args[i + 1]));
+        oz_cli_json_print(list);
+        return;
+    }
+    printf("%s against, on %lld positions of %lld windows:\n", args[0], (long long)kl[0].positions, (long long)kl[0].windows);
+    for (int i = 0; i < n; i++) print(&kl[i], args[i + 1]);
+}
+
+static oz_status measure(const char **args, oz_cli_model *open, int n, oz_err *err) {
+    oz_model **models = oz_alloc_array((size_t)n, sizeof *models);
+    oz_kl *kl = oz_alloc_array((size_t)n - 1, sizeof *kl);
+    for (int i = 0; i < n; i++) models[i] = open[i].model;
+    oz_ids ids;
+    oz_status st = oz_cli_text_ids(&ids, open[0].tok, text_path, false, err);
+    if (st == OZ_OK) st = oz_kl_run(kl, models, n, ids.data, (int64_t)ids.len, &(oz_kl_cfg){ctx, strcmp(positions, "half") == 0, limit}, err);
+    if (st == OZ_OK) report(args, kl, n - 1);
+    oz_free(ids.data);
+    oz_free(kl);
+    oz_free(models);
+    return st;
+}
+
+static oz_status run(const char **args, int n_args, oz_err *err) {
+    OZ_NEED(text_path, err, OZ_E_USAGE, "--text FILE is missing");
+    oz_dev *dev;
+    OZ_TRY(oz_cli_dev_open(&dev, err));
+    oz_cli_model *open = oz_alloc_array((size_t)n_args, sizeof *open);
+    oz_status st = OZ_OK;
+    int n = 0;
+    while (st == OZ_OK && n < n_args)
+        if ((st = oz_cli_model_open(&open[n], args[n], &(oz_cli_need){.dev = dev, .tok = n == 0}, err)) == OZ_OK) n++;
+    if (st == OZ_OK) st = measure(args, open, n, err);
+    while (n > 0) oz_cli_model_close(&open[--n]);
+    oz_free(open);
+    oz_dev_close(&dev);
+    return st;
+}
+
+static const oz_opt_cmd *describe(void) { return &cmd; }
+const oz_cmd oz_cmd_kl = {"kl", describe, run};

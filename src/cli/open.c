@@ -1,0 +1,84 @@
+/* Opening what the options name: device, model, tokenizer, files of ids and of text. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "cli/cli.h"
+
+enum { MAX_TEXT_BYTES = 1 << 30 };
+
+oz_status oz_cli_dev_open(oz_dev **out, oz_err *err) {
+    const oz_common *c = &oz_cli_common;
+    const oz_dev_cfg cfg = {c->device, (int)c->threads, c->cpu_level};
+    OZ_TRY(oz_dev_open(out, &cfg, err));
+    oz_log_info("device: %s", oz_dev_describe(*out));
+    return OZ_OK;
+}
+
+oz_status oz_cli_tok_open(oz_tok **out, const oz_text_files *files, const char *path, oz_err *err) {
+    OZ_NEED(files->tokenizer, err, OZ_E_NOT_FOUND, "%s: no tokenizer.json", path);
+    if (oz_tok_new(out, files->tokenizer, files->tokenizer_config, err) != OZ_OK) return oz_err_prefix(err, "%s: tokenizer.json", path);
+    return OZ_OK;
+}
+
+oz_status oz_cli_model_open(oz_cli_model *m, const char *path, const oz_cli_need *need, oz_err *err) {
+    *m = (oz_cli_model){.dev = need->dev, .owns_dev = !need->dev};
+    const oz_model_cfg cfg = {oz_cli_common.dtype, oz_cli_common.max_len, need->max_tok, need->tap_layers};
+    oz_status st = need->dev ? OZ_OK : oz_cli_dev_open(&m->dev, err);
+    if (st == OZ_OK) st = oz_ckpt_open(&m->ckpt, path, err);
+    if (st == OZ_OK && need->tok && (st = oz_text_files_open(&m->text, path, err)) == OZ_OK) st = oz_cli_tok_open(&m->tok, &m->text, path, err);
+    if (st == OZ_OK) st = oz_model_open(&m->model, m->dev, m->ckpt, &cfg, err);
+    if (st != OZ_OK) oz_cli_model_close(m);
+    return st;
+}
+
+void oz_cli_model_close(oz_cli_model *m) {
+    oz_model_close(&m->model);
+    oz_tok_free(&m->tok);
+    oz_text_files_close(&m->text);
+    oz_ckpt_close(&m->ckpt);
+    if (m->owns_dev) oz_dev_close(&m->dev);
+    *m = (oz_cli_model){0};
+}
+
+oz_status oz_cli_ids_read(oz_ids *out, const char *path, oz_err *err) {
+    oz_buf b = {0};
+    oz_status st = oz_file_read(&b, path, MAX_TEXT_BYTES, err);
+    *out = (oz_ids){0};
+    for (char *p = b.data, *end = p ? p + b.len : p; st == OZ_OK && p < end;) {
+        if (strchr(" \t\r\n", *p)) { p++; continue; }
+        char *next;
+        errno = 0;
+        const long id = strtol(p, &next, 10);
+        if (next == p || (next < end && !strchr(" \t\r\n", *next)) || errno || id < 0 || id > INT32_MAX) {
+            st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: byte %td: expected a token id, found \"%.20s\"", path, p - b.data, p);
+            break;
+        }
+        oz_grow((void **)&out->data, &out->cap, out->len + 1, sizeof *out->data);
+        out->data[out->len++] = (int32_t)id;
+        p = next;
+    }
+    oz_buf_deinit(&b);
+    if (st == OZ_OK && out->len == 0) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: no token ids", path);
+    if (st != OZ_OK) oz_free(out->data), *out = (oz_ids){0};
+    return st;
+}
+
+oz_status oz_cli_text_ids(oz_ids *out, const oz_tok *tok, const char *path, bool add_special, oz_err *err) {
+    oz_buf b = {0};
+    *out = (oz_ids){0};
+    oz_status st = oz_file_read(&b, path, MAX_TEXT_BYTES, err);
+    if (st == OZ_OK) st = oz_tok_encode(out, tok, b.data ? b.data : "", b.len, add_special, err);
+    oz_buf_deinit(&b);
+    if (st != OZ_OK) oz_free(out->data), *out = (oz_ids){0};
+    return st;
+}
+
+void oz_cli_json_print(json_t *doc) {
+    json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+    putchar('\n');
+    json_decref(doc);
+}
