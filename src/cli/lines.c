@@ -10,9 +10,7 @@
 oz_status oz_cli_tok_from(oz_tok **out, const char *path, oz_err *err) {
     oz_text_files files;
     OZ_TRY(oz_text_files_open(&files, path, err));
-    oz_status st = OZ_OK;
-    if (!files.tokenizer) st = oz_err_set(err, OZ_E_NOT_FOUND, __FILE__, __LINE__, "%s: no tokenizer.json", path);
-    else if ((st = oz_tok_new(out, files.tokenizer, files.tokenizer_config, err)) != OZ_OK) st = oz_err_prefix(err, "%s: tokenizer.json", path);
+    const oz_status st = oz_cli_tok_open(out, &files, path, err);
     oz_text_files_close(&files);
     return st;
 }

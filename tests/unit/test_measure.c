@@ -1,0 +1,153 @@
+/* Definitions of measuring: quantiles, the detokenizer, KL over windows against a direct computation, and conventions' bookkeeping. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "measure/internal.h"
+
+static void check(oz_status st, const oz_err *e) {
+    if (st != OZ_OK) fail_msg("%s", e->msg);
+}
+
+/* numpy.quantile([0.5, 4, 1, 3, 2], q) */
+static void test_quantiles(void **s) {
+    (void)s;
+    double x[] = {0.5, 4, 1, 3, 2};
+    oz_quantiles q;
+    oz_quantiles_fill(&q, x, 5);
+    assert_true(q.max == 4 && q.median == 2 && q.min == 0.5 && q.p75 == 3 && q.p25 == 1);
+    assert_true(fabs(q.p90 - 3.6) < 1e-12 && fabs(q.p99 - 3.96) < 1e-12 && fabs(q.p5 - 0.6) < 1e-12);
+    double one[] = {7};
+    oz_quantiles_fill(&q, one, 1);
+    assert_true(q.max == 7 && q.p01 == 7);
+}
+
+static void test_wikitext(void **s) {
+    (void)s;
+    static const char *const cases[][2] = {
+        {" = Title = \n", " = Title =\n"},
+        {"\n = = Part = = \n", "\n== Part ==\n"},
+        {"the twenty @-@ one , 1 @,@ 000 and 2 @.@ 5 units ; so : it", "the twenty-one, 1,000 and 2.5 units; so: it"},
+        {"a ( b c ) [ d ] { e } \" quoted \" end", "a (b c) [d] {e} \"quoted\" end"},
+        {"players ' goal and dog 's bone . Next ! Yes ? No", "players'goal and dog's bone. Next! Yes? No"},
+        {"20 \xc2\xb0 C and N \n x", "20\xc2\xb0""C and N\nx"},
+        {"", ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        oz_buf b = {0};
+        oz_wikitext_detokenize(&b, cases[i][0], strlen(cases[i][0]));
+        assert_string_equal(b.data ? b.data : "", cases[i][1]);
+        oz_buf_deinit(&b);
+    }
+}
+
+typedef struct rig { oz_ckpt *ckpt[2], *golden; oz_dev *dev; oz_model *model[2]; const int32_t *ids; int64_t n; } rig;
+
+/* Two models with one vocabulary: llama, and the same without its last layer. */
+static void rig_open(rig *r) {
+    oz_err e = {0};
+    check(oz_dev_open(&r->dev, &(oz_dev_cfg){"cpu", 2, "auto"}, &e), &e);
+    for (int i = 0; i < 2; i++) {
+        check(oz_ckpt_open(&r->ckpt[i], "tests/golden/models/llama", &e), &e);
+        if (i) json_object_set_new((json_t *)oz_ckpt_config(r->ckpt[i]), "num_hidden_layers", json_integer(2));
+        check(oz_model_open(&r->model[i], r->dev, r->ckpt[i], &(oz_model_cfg){"f32", 0, 20, false}, &e), &e);
+    }
+    check(oz_ckpt_open(&r->golden, "tests/golden/models/llama/golden", &e), &e);
+    r->ids = oz_ckpt_find(r->golden, "input_ids")->data;
+    r->n = oz_ckpt_find(r->golden, "input_ids")->dims[0];
+}
+
+static void rig_close(rig *r) {
+    for (int i = 0; i < 2; i++) {
+        oz_model_close(&r->model[i]);
+        oz_ckpt_close(&r->ckpt[i]);
+    }
+    oz_ckpt_close(&r->golden);
+    oz_dev_close(&r->dev);
+}
+
+/* Logits of ids[0..n) from empty state, in f64 log-probabilities. */
+static double *log_probs(oz_model *m, const int32_t *ids, int64_t n) {
+    const int64_t v = oz_model_get(m)->vocab_size;
+    oz_err e = {0};
+    oz_state *s;
+    check(oz_state_new(&s, m, 8, &e), &e);
+    float *x = malloc((size_t)(n * v) * sizeof *x);
+    double *lp = malloc((size_t)(n * v) * sizeof *lp);
+    const int32_t blocks[] = {0, 1, 2, 3, 4, 5, 6, 7}, row = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const oz_seg seg = {0, 1, i, blocks};
+        const oz_call c = {.ids = ids + i, .n_tok = 1, .segs = &seg, .n_segs = 1, .rows = &row, .n_rows = 1};
+        check(oz_model_run(m, s, &c, &(oz_sink){OZ_SINK_COPY, x + i * v, NULL}, &e), &e);
+        double sum = 0;
+        for (int64_t k = 0; k < v; k++) sum += exp((double)x[i * v + k]);
+        for (int64_t k = 0; k < v; k++) lp[i * v + k] = x[i * v + k] - log(sum);
+    }
+    free(x);
+    oz_state_free(&s);
+    return lp;
+}
+
+/* Windows of 24 of the 80 ids: 3 of them, 23 positions each (11 with half), summed by hand. */
+static void test_kl(void **st) {
+    (void)st;
+    rig r;
+    rig_open(&r);
+    enum { CTX = 24, WINDOWS = 3 };
+    const int64_t v = oz_model_get(r.model[0])->vocab_size;
+    for (int half = 0; half < 2; half++) {
+        double kl = 0, nll_ref = 0, nll = 0, dp2 = 0, top = 0, worst = 0;
+        int n = 0;
+        for (int w = 0; w < WINDOWS; w++) {
+            const int32_t *ids = r.ids + w * CTX;
+            double *a = log_probs(r.model[0], ids, CTX), *b = log_probs(r.model[1], ids, CTX);
+            for (int p = half ? CTX / 2 : 0; p < CTX - 1; p++, n++) {
+                const double *x = a + p * v, *y = b + p * v;
+                double d = 0;
+                int ix = 0, iy = 0;
+                for (int64_t k = 0; k < v; k++) {
+                    d += exp(x[k]) * (x[k] - y[k]);
+                    if (x[k] > x[ix]) ix = (int)k;
+                    if (y[k] > y[iy]) iy = (int)k;
+                }
+                const double dp = exp(y[ids[p + 1]]) - exp(x[ids[p + 1]]);
+                kl += d, top += ix == iy, dp2 += dp * dp, nll_ref -= x[ids[p + 1]], nll -= y[ids[p + 1]];
+                if (d > worst) worst = d;
+            }
+            free(a);
+            free(b);
+        }
+        oz_err e = {0};
+        oz_kl out;
+        check(oz_kl_run(&out, r.model, 2, r.ids, r.n, &(oz_kl_cfg){CTX, half, 0}, &e), &e);
+        assert_int_equal(out.positions, n);
+        assert_int_equal(out.windows, WINDOWS);
+        assert_true(fabs(out.mean_kl - kl / n) < 1e-9 * kl && fabs(out.kl.max - worst) < 1e-9 * worst);
+        assert_true(fabs(out.ppl_ref - exp(nll_ref / n)) < 1e-9 * out.ppl_ref && fabs(out.ppl - exp(nll / n)) < 1e-9 * out.ppl);
+        assert_true(fabs(out.rms_dp - sqrt(dp2 / n)) < 1e-9 && fabs(out.top1_agreement - top / n) < 1e-12);
+    }
+    rig_close(&r);
+}
+
+/* Split windows (max_tok 20 < 24), limits, and texts too short. */
+static void test_kl_limits(void **st) {
+    (void)st;
+    rig r;
+    rig_open(&r);
+    oz_err e = {0};
+    oz_kl out;
+    check(oz_kl_run(&out, r.model, 2, r.ids, r.n, &(oz_kl_cfg){1000, false, 30}, &e), &e); /* one window of 30 */
+    assert_int_equal(out.positions, 29);
+    assert_int_equal(oz_kl_run(&out, r.model, 2, r.ids, 1, &(oz_kl_cfg){24, false, 0}, &e), OZ_E_ARG);
+    assert_non_null(strstr(e.msg, "1 tokens"));
+    rig_close(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quantiles), cmocka_unit_test(test_wikitext), cmocka_unit_test(test_kl), cmocka_unit_test(test_kl_limits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
