@@ -32,6 +32,9 @@ oz_status oz_cli_write_check(size_t *shard_bytes, oz_err *err);
 /* On stdout: the files and their sizes. With --json one object: `more` (stolen; what the command adds), output, dry_run, bytes, files. */
 void oz_cli_write_report(const oz_layout *l, json_t *more);
 
+/* A preset by its name; group_size 0: its own. OZ_E_USAGE names those that are known. */
+oz_status oz_cli_scheme_find(oz_scheme *out, const char *name, int64_t group_size, oz_err *err);
+
 /* MODEL opened for running (open.c). Members are NULL where not asked for. */
 typedef struct oz_cli_model { oz_ckpt *ckpt; oz_dev *dev; oz_model *model; oz_text_files text; oz_tok *tok; bool owns_dev; } oz_cli_model;
 typedef struct oz_cli_need { oz_dev *dev; /* NULL: opens one */ bool tok, tap_layers; int64_t max_tok; /* 0: the default */ } oz_cli_need;

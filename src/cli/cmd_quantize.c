@@ -39,21 +39,6 @@ static const oz_opt_cmd *describe(void) {
     return &cmd;
 }
 
-static oz_status scheme_find(oz_scheme *out, oz_err *err) {
-    oz_buf names = {0};
-    for (size_t i = 0; i < oz_preset_count(); i++) oz_buf_printf(&names, "%s%s", i ? ", " : "", oz_preset_at(i)->scheme.name);
-    const oz_preset *p = scheme_name ? oz_preset_find(scheme_name) : NULL;
-    oz_status st = OZ_OK;
-    if (!p) st = oz_err_set(err, OZ_E_USAGE, __FILE__, __LINE__, "--scheme: must be one of %s, found %s", names.data, scheme_name ? scheme_name : "none");
-    else if (group_size && !p->takes_group_size)
-        st = oz_err_set(err, OZ_E_USAGE, __FILE__, __LINE__, "--group-size: %s has one scale a channel, not groups", p->scheme.name);
-    oz_buf_deinit(&names);
-    OZ_TRY(st);
-    *out = p->scheme;
-    if (group_size) out->group_size = group_size;
-    return OZ_OK;
-}
-
 /* The modules, and what they add up to. */
 static json_t *report(const oz_quantize *q, const oz_scheme *s, double seconds) {
     json_t *modules = json_array();
@@ -94,7 +79,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_quantize_cfg cfg = {.targets = targets.items, .n_targets = targets.n, .ignore = ignore.items, .n_ignore = ignore.n};
     oz_ckpt *ckpt;
     oz_quantize *q;
-    OZ_TRY(scheme_find(&cfg.scheme, err));
+    OZ_TRY(oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
     OZ_TRY(oz_cli_write_check(&cfg.shard_bytes, err));
     OZ_TRY(oz_ckpt_open(&ckpt, args[0], err));
     oz_status st = oz_quantize_new(&q, ckpt, &cfg, err);

@@ -8,16 +8,19 @@
 
 enum { CONFIG_LIMIT = 16 << 20 };
 
-static int64_t seed;
+static int64_t seed, group_size;
+static const char *scheme_name;
 
 static const oz_opt opts[] = {
     {"seed", 0, OZ_OPT_INT, &seed, 0, 9e15, NULL, "N", "of the random numbers: the same seed and config give the same bytes"},
+    {"scheme", 0, OZ_OPT_STR, &scheme_name, 0, 0, NULL, "S", "quantize at once, as ounce quantize would; its --help lists the schemes"},
+    {"group-size", 0, OZ_OPT_INT, &group_size, 1, 1 << 24, NULL, "N", "inputs that share a scale, for schemes with groups"},
     {0},
 };
 static const oz_opt *const tables[] = {opts, oz_cli_opts_write, oz_cli_opts_output, NULL};
 static const oz_opt_cmd cmd = {
     .name = "synth",
-    .usage = "CONFIG.json -o DIR [options]",
+    .usage = "CONFIG.json -o DIR [--scheme S] [options]",
     .summary = "make a checkpoint with random weights of a given config",
     .details =
         "CONFIG.json is a config.json of the hub, or a folder that holds one. Weights are normal with the config's initializer_range "
@@ -53,11 +56,13 @@ static oz_status write_out(oz_synth *s, oz_err *err) {
 
 static oz_status run(const char **args, int n_args, oz_err *err) {
     size_t shard_bytes;
+    oz_scheme scheme = OZ_SCHEME_DENSE;
+    if (scheme_name || group_size) OZ_TRY(oz_cli_scheme_find(&scheme, scheme_name, group_size, err));
     OZ_TRY(oz_cli_write_check(&shard_bytes, err));
     json_t *config;
     OZ_TRY(load_config(&config, args[0], err));
     oz_synth *s;
-    oz_status st = oz_synth_new(&s, config, (uint64_t)seed, shard_bytes, err);
+    oz_status st = oz_synth_new(&s, config, &scheme, (uint64_t)seed, shard_bytes, err);
     if (st == OZ_OK) st = write_out(s, err);
     oz_synth_free(&s);
     json_decref(config);

@@ -67,3 +67,16 @@ void oz_cli_write_report(const oz_layout *l, json_t *more) {
     }
     json_decref(more);
 }
+
+oz_status oz_cli_scheme_find(oz_scheme *out, const char *name, int64_t group_size, oz_err *err) {
+    const oz_preset *p = name ? oz_preset_find(name) : NULL;
+    oz_buf names = {0};
+    for (size_t i = 0; i < oz_preset_count(); i++) oz_buf_printf(&names, "%s%s", i ? ", " : "", oz_preset_at(i)->scheme.name);
+    if (!p) oz_err_set(err, OZ_E_USAGE, __FILE__, __LINE__, "--scheme: must be one of %s, found %s", names.data, name ? name : "none");
+    oz_buf_deinit(&names);
+    if (!p) return OZ_E_USAGE;
+    OZ_NEED(!group_size || p->takes_group_size, err, OZ_E_USAGE, "--group-size: %s has one scale a channel, not groups", p->scheme.name);
+    *out = p->scheme;
+    if (group_size) out->group_size = group_size;
+    return OZ_OK;
+}

@@ -21,8 +21,9 @@ oz_status oz_convert_run(oz_convert *c, const char *target, bool force, oz_pool 
  * Matrices and biases are normal with the config's initializer_range, norms are 1. The values depend on the seed, the tensor's name
  * and the place in it alone: not on threads, shards or the other tensors. */
 typedef struct oz_synth oz_synth;
-/* config: a config.json without quantization_config; it must outlive the synth. Stored as the config's dtype. */
-oz_status oz_synth_new(oz_synth **out, const json_t *config, uint64_t seed, size_t shard_bytes, oz_err *err);
+/* config: a config.json without quantization_config. Stored as the config's dtype, linear modules but lm_head under `scheme`
+ * (OZ_SCHEME_DENSE: none); those are the same weights, quantized. */
+oz_status oz_synth_new(oz_synth **out, const json_t *config, const oz_scheme *scheme, uint64_t seed, size_t shard_bytes, oz_err *err);
 void oz_synth_free(oz_synth **s);
 const oz_layout *oz_synth_layout(const oz_synth *s);
 size_t oz_synth_count(const oz_synth *s);

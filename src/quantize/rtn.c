@@ -12,8 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CHUNK_VALUES = 2 << 20 }; /* of a quantized tensor, between two writes */
-
 /* One weight, norm or bias of the result. */
 typedef struct item {
     const oz_arch_tensor *arch; /* NULL: a tensor that the architecture does not know, kept as it is */
@@ -270,72 +268,18 @@ oz_quantize_module oz_quantize_at(const oz_quantize *q, size_t i) {
 
 /* ---- running ---- */
 
-/* Some rows of one weight. */
-typedef struct chunk {
-    const oz_weight *w;
-    const oz_rtn *rtn;
-    int64_t row0, code_bytes, scale_bytes; /* bytes of a row */
-    uint8_t *codes, *scales;
-    float *scratch; /* a row a thread */
-    oz_err *errs;   /* one a thread */
-} chunk;
-
-static void quantize_rows(void *arg, int thread, int64_t begin, int64_t end) {
-    const chunk *c = arg;
-    float *row = c->scratch + thread * c->w->cols;
-    for (int64_t i = begin; i < end; i++) {
-        oz_weight_row(row, c->w, c->row0 + i, 0, c->w->cols);
-        if (oz_rtn_row(c->codes + i * c->code_bytes, c->scales + i * c->scale_bytes, c->rtn, row, c->w->cols, &c->errs[thread]) == OZ_OK) continue;
-        oz_err_prefix(&c->errs[thread], "row %lld", (long long)(c->row0 + i));
-        return;
-    }
-}
-
-static oz_status put(oz_stream *s, const item *it, const char *suffix, int64_t offset, const void *data, int64_t n_bytes, oz_err *err) {
-    char *name = oz_asprintf("%s%s", it->arch->module, suffix);
-    oz_status st = oz_writer_put(s->writer, name, (size_t)offset, data, (size_t)n_bytes, err);
-    oz_free(name);
-    return st == OZ_OK ? oz_stream_wrote(s, (size_t)n_bytes) : st;
-}
-
-static oz_status run_chunks(chunk *c, const item *it, const oz_part *parts, int64_t n_rows, oz_stream *s, oz_err *err) {
-    const int n_threads = oz_pool_threads(s->pool);
-    for (c->row0 = 0; c->row0 < c->w->rows; c->row0 += n_rows) {
-        const int64_t n = c->w->rows - c->row0 < n_rows ? c->w->rows - c->row0 : n_rows;
-        oz_pool_run(s->pool, n, 1, quantize_rows, c);
-        for (int t = 0; t < n_threads; t++)
-            OZ_NEED(c->errs[t].code == OZ_OK, err, c->errs[t].code, "%s: %s (%s)", it->tensor->name, c->errs[t].msg, it->tensor->file_name);
-        OZ_TRY(put(s, it, parts[0].suffix, c->row0 * c->code_bytes, c->codes, n * c->code_bytes, err));
-        OZ_TRY(put(s, it, parts[1].suffix, c->row0 * c->scale_bytes, c->scales, n * c->scale_bytes, err));
-    }
-    return OZ_OK;
-}
-
-static oz_status write_quantized(oz_quantize *q, const item *it, oz_stream *s, oz_err *err) {
-    oz_part parts[OZ_MAX_PARTS];
-    const oz_weight *w = &it->weight;
-    const int n_parts = oz_scheme_parts(parts, &q->scheme, w->rows, w->cols, q->model_dtype), n_threads = oz_pool_threads(s->pool);
-    const oz_rtn rtn = {q->scheme.codec, q->scheme.group_size, q->model_dtype};
-    int64_t n_rows = CHUNK_VALUES / w->cols + 1;
-    if (n_rows > w->rows) n_rows = w->rows;
-    chunk c = {.w = w, .rtn = &rtn, .code_bytes = oz_codec_row_bytes(q->scheme.codec, w->cols),
-               .scale_bytes = parts[1].dims[1] * oz_dtype_get(q->model_dtype)->block_bytes};
-    c.errs = oz_alloc_array((size_t)n_threads, sizeof *c.errs);
-    oz_status st = oz_big_new((void **)&c.codes, (size_t)(n_rows * c.code_bytes), it->arch->name, err);
-    if (st == OZ_OK) st = oz_big_new((void **)&c.scales, (size_t)(n_rows * c.scale_bytes), it->arch->name, err);
-    if (st == OZ_OK) st = oz_big_new((void **)&c.scratch, (size_t)n_threads * (size_t)w->cols * sizeof *c.scratch, it->arch->name, err);
-    if (st == OZ_OK) st = run_chunks(&c, it, parts, n_rows, s, err);
-    if (st == OZ_OK && n_parts > 2) st = put(s, it, parts[2].suffix, 0, (const int64_t[]){w->rows, w->cols}, 16, err);
-    oz_big_free(c.codes);
-    oz_big_free(c.scales);
-    oz_big_free(c.scratch);
-    oz_free(c.errs);
-    return st;
-}
-
 static void fill_rows(void *arg, float *dst, int64_t begin, int64_t n) {
     const oz_weight *w = arg;
     for (int64_t r = begin / w->cols; r < (begin + n) / w->cols; r++, dst += w->cols) oz_weight_row(dst, w, r, 0, w->cols);
+}
+
+static oz_status write_quantized(oz_quantize *q, item *it, oz_stream *s, oz_err *err) {
+    const oz_module m = module_of(it->arch);
+    oz_err bad = {0};
+    oz_status st = oz_stream_rtn(s, &m, &q->scheme, q->model_dtype, fill_rows, &it->weight, &bad);
+    if (st == OZ_E_FORMAT) OZ_FAIL(err, st, "%s: %s (%s)", it->tensor->name, bad.msg, it->tensor->file_name);
+    if (st != OZ_OK && bad.code != OZ_OK) OZ_FAIL(err, st, "%s", bad.msg);
+    return st;
 }
 
 static oz_status write_item(oz_quantize *q, item *it, oz_stream *s, oz_err *err) {

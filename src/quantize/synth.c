@@ -12,13 +12,14 @@
 enum { N_QUANTILES = 1 << 16 };
 
 struct oz_synth {
-    const json_t *config;
     oz_arch_list list;
     oz_dtype dtype;
+    oz_scheme scheme; /* of linear modules but the head; not quantized: all are dense */
     uint64_t seed;
     oz_layout *layout;
-    float *quantiles; /* ascending, times the standard deviation */
-    size_t n_tensors;
+    json_t *out_config;
+    float *quantiles; /* ascending, times the standard deviation, as the dtype holds them */
+    size_t n_tensors, n_bytes;
 };
 
 /* ---- values ---- */
@@ -37,7 +38,7 @@ static uint64_t name_hash(const char *s) {
 
 /* Quantile k is where the distribution function is (k + 1/2) / n. Found by bisection from the middle outwards; two neighbours are
  * never more than 0.3 apart. */
-static void make_quantiles(float *q, double std) {
+static void make_quantiles(float *q, double std, oz_dtype dtype) {
     double x = 0;
     for (int k = 0; k < N_QUANTILES / 2; k++) {
         const double tail = (N_QUANTILES / 2 - k - 0.5) / N_QUANTILES;
@@ -49,8 +50,12 @@ static void make_quantiles(float *q, double std) {
             else
                 hi = x;
         }
-        q[N_QUANTILES / 2 + k] = (float)(x * std);
-        q[N_QUANTILES / 2 - 1 - k] = -(float)(x * std);
+        float value = (float)(x * std);
+        char stored[4];
+        oz_from_f32(stored, dtype, &value, 1);
+        oz_to_f32(&value, dtype, stored, 1);
+        q[N_QUANTILES / 2 + k] = value;
+        q[N_QUANTILES / 2 - 1 - k] = -value;
     }
 }
 
@@ -74,27 +79,67 @@ static void fill_one(void *arg, float *dst, int64_t begin, int64_t n) {
 }
 
 /* ---- planning ---- */
-static oz_status plan(oz_synth *s, oz_err *err) {
-    const json_t *quantized = json_object_get(s->config, "quantization_config");
-    OZ_NEED(!quantized || json_is_null(quantized), err, OZ_E_ARG, "quantization_config: must not stand in a config to make weights for");
-    double std = 0.02;
-    OZ_TRY(oz_json_float(&std, s->config, "", "initializer_range", 0.0, 1e3, err));
-    OZ_TRY(oz_arch_list_new(&s->list, s->config, err));
-    for (size_t i = 0; i < s->list.n; i++) {
-        const oz_arch_tensor *t = &s->list.items[i];
-        s->n_tensors++;
-        OZ_TRY(oz_layout_add(s->layout, t->name, s->dtype, t->cols ? 2 : 1, (const int64_t[]){t->rows, t->cols}, err));
+static oz_module module_of(const oz_arch_tensor *t) { return (oz_module){t->module, t->class_name, t->rows, t->cols}; }
+
+static bool is_linear(const oz_arch_tensor *t) { return !t->is_bias && strcmp(t->class_name, "Linear") == 0; }
+
+static bool is_quantized(const oz_synth *s, const oz_arch_tensor *t) {
+    return s->scheme.quantized && is_linear(t) && t->role != OZ_ROLE_HEAD;
+}
+
+static oz_status declare(oz_synth *s, const oz_arch_tensor *t, oz_err *err) {
+    const oz_scheme *scheme = is_quantized(s, t) ? &s->scheme : &OZ_SCHEME_DENSE;
+    const oz_module m = module_of(t);
+    oz_part parts[OZ_MAX_PARTS] = {{NULL, s->dtype, t->cols ? 2 : 1, {t->rows, t->cols}}};
+    int n_parts = 1;
+    if (scheme->quantized) {
+        OZ_TRY(oz_scheme_check(scheme, &m, err));
+        n_parts = oz_scheme_parts(parts, scheme, t->rows, t->cols, s->dtype);
     }
-    OZ_TRY(oz_layout_fix(s->layout, err));
-    s->quantiles = oz_alloc_array(N_QUANTILES, sizeof *s->quantiles);
-    make_quantiles(s->quantiles, std);
+    for (int i = 0; i < n_parts; i++) {
+        size_t n_bytes;
+        char *name = scheme->quantized ? oz_asprintf("%s%s", t->module, parts[i].suffix) : oz_strdup(t->name);
+        oz_status st = oz_layout_add(s->layout, name, parts[i].dtype, parts[i].n_dims, parts[i].dims, err);
+        oz_free(name);
+        OZ_TRY(st);
+        oz_dtype_bytes(&n_bytes, parts[i].dtype, parts[i].dims[0] * (parts[i].n_dims > 1 ? parts[i].dims[1] : 1));
+        s->n_bytes += n_bytes;
+        s->n_tensors++;
+    }
     return OZ_OK;
 }
 
-oz_status oz_synth_new(oz_synth **out, const json_t *config, uint64_t seed, size_t shard_bytes, oz_err *err) {
+static void add_scheme(oz_synth *s) {
+    const char **ignore = oz_alloc_array(s->list.n + 1, sizeof *ignore);
+    size_t n = 0;
+    for (size_t i = 0; i < s->list.n; i++) {
+        const oz_arch_tensor *t = &s->list.items[i];
+        if (is_linear(t) && !is_quantized(s, t)) ignore[n++] = t->module;
+    }
+    json_object_set_new(s->out_config, "quantization_config", oz_scheme_config(&s->scheme, ignore, n));
+    oz_free(ignore);
+}
+
+static oz_status plan(oz_synth *s, const json_t *config, oz_err *err) {
+    const json_t *quantized = json_object_get(config, "quantization_config");
+    OZ_NEED(!quantized || json_is_null(quantized), err, OZ_E_ARG, "quantization_config: must not stand in a config to make weights for");
+    double std = 0.02;
+    OZ_TRY(oz_json_float(&std, config, "", "initializer_range", 0.0, 1e3, err));
+    OZ_TRY(oz_arch_list_new(&s->list, config, err));
+    s->dtype = oz_arch_dtype(config);
+    for (size_t i = 0; i < s->list.n; i++) OZ_TRY(declare(s, &s->list.items[i], err));
+    OZ_TRY(oz_layout_fix(s->layout, err));
+    s->out_config = json_deep_copy(config);
+    if (s->scheme.quantized) add_scheme(s);
+    s->quantiles = oz_alloc_array(N_QUANTILES, sizeof *s->quantiles);
+    make_quantiles(s->quantiles, std, s->dtype);
+    return OZ_OK;
+}
+
+oz_status oz_synth_new(oz_synth **out, const json_t *config, const oz_scheme *scheme, uint64_t seed, size_t shard_bytes, oz_err *err) {
     oz_synth *s = oz_alloc(sizeof *s);
-    *s = (oz_synth){.config = config, .dtype = oz_arch_dtype(config), .seed = seed, .layout = oz_layout_new(shard_bytes)};
-    oz_status st = plan(s, err);
+    *s = (oz_synth){.scheme = *scheme, .seed = seed, .layout = oz_layout_new(shard_bytes)};
+    oz_status st = plan(s, config, err);
     if (st != OZ_OK) oz_synth_free(&s);
     *out = s;
     return st;
@@ -105,6 +150,7 @@ void oz_synth_free(oz_synth **s) {
     oz_arch_list_deinit(&(*s)->list);
     oz_layout_free(&(*s)->layout);
     oz_free((*s)->quantiles);
+    json_decref((*s)->out_config);
     oz_free(*s);
     *s = NULL;
 }
@@ -114,26 +160,21 @@ const oz_layout *oz_synth_layout(const oz_synth *s) { return s->layout; }
 size_t oz_synth_count(const oz_synth *s) { return s->n_tensors; }
 
 /* ---- running ---- */
-static int64_t count_values(const oz_arch_tensor *t) { return t->rows * (t->cols ? t->cols : 1); }
-
-static oz_status write_tensors(oz_synth *s, oz_stream *stream, oz_err *err) {
-    for (size_t i = 0; i < s->list.n; i++) {
-        const oz_arch_tensor *t = &s->list.items[i];
-        normal r = {s->quantiles, mix(mix(s->seed) ^ name_hash(t->name))};
-        oz_fill_fn *fill = t->role == OZ_ROLE_NORM && !t->is_bias ? fill_one : fill_normal;
-        OZ_TRY(oz_stream_put(stream, t->name, s->dtype, count_values(t), 1, fill, &r, err));
-    }
-    return OZ_OK;
+static oz_status write_tensor(oz_synth *s, const oz_arch_tensor *t, oz_stream *stream, oz_err *err) {
+    const oz_module m = module_of(t);
+    normal r = {s->quantiles, mix(mix(s->seed) ^ name_hash(t->name))};
+    if (is_quantized(s, t)) return oz_stream_rtn(stream, &m, &s->scheme, s->dtype, fill_normal, &r, err);
+    oz_fill_fn *fill = t->role == OZ_ROLE_NORM && !t->is_bias ? fill_one : fill_normal;
+    return oz_stream_put(stream, t->name, s->dtype, t->rows * (t->cols ? t->cols : 1), 1, fill, &r, err);
 }
 
 static oz_status write_weights(oz_synth *s, const char *dir, oz_pool *pool, oz_err *err) {
     oz_writer *w;
     OZ_TRY(oz_writer_open(&w, s->layout, dir, err));
-    int64_t total = 0;
-    for (size_t i = 0; i < s->list.n; i++) { total += count_values(&s->list.items[i]) * oz_dtype_get(s->dtype)->block_bytes; }
     oz_stream stream;
-    oz_stream_init(&stream, w, pool, "writing", total);
-    oz_status st = write_tensors(s, &stream, err);
+    oz_stream_init(&stream, w, pool, "writing", (int64_t)s->n_bytes);
+    oz_status st = OZ_OK;
+    for (size_t i = 0; i < s->list.n && st == OZ_OK; i++) st = write_tensor(s, &s->list.items[i], &stream, err);
     oz_stream_deinit(&stream);
     if (st == OZ_OK) st = oz_writer_finish(w, err);
     oz_writer_close(&w);
@@ -143,7 +184,7 @@ static oz_status write_weights(oz_synth *s, const char *dir, oz_pool *pool, oz_e
 oz_status oz_synth_run(oz_synth *s, const char *target, bool force, oz_pool *pool, oz_err *err) {
     oz_outdir *dir;
     OZ_TRY(oz_outdir_open(&dir, target, force, err));
-    oz_status st = oz_config_write(s->config, oz_outdir_path(dir), err);
+    oz_status st = oz_config_write(s->out_config, oz_outdir_path(dir), err);
     if (st == OZ_OK) st = write_weights(s, oz_outdir_path(dir), pool, err);
     if (st == OZ_OK) st = oz_outdir_commit(dir, err);
     oz_outdir_close(&dir);

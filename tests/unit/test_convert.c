@@ -158,13 +158,13 @@ static const char CONFIG[] = "{\"model_type\": \"llama\", \"hidden_size\": 64, \
                              "\"attention_bias\": true, \"mlp_bias\": false, \"tie_word_embeddings\": false, \"initializer_range\": 0.05, "
                              "\"torch_dtype\": \"bfloat16\"}";
 
-static void synth(const char *name, const char *config_text, uint64_t seed, size_t shard_bytes, int threads) {
+static void synth(const char *name, const oz_scheme *scheme, uint64_t seed, size_t shard_bytes, int threads) {
     oz_err err = {0};
-    json_t *config = json_loads(config_text, 0, NULL);
+    json_t *config = json_loads(CONFIG, 0, NULL);
     oz_synth *s;
     oz_pool *pool = oz_pool_new(threads);
     char *target = in_dir(name);
-    ok(oz_synth_new(&s, config, seed, shard_bytes, &err), &err);
+    ok(oz_synth_new(&s, config, scheme, seed, shard_bytes, &err), &err);
     ok(oz_synth_run(s, target, false, pool, &err), &err);
     oz_free(target);
     oz_pool_free(&pool);
@@ -187,8 +187,8 @@ static void moments(const oz_tensor *t, double *mean, double *std, double *max) 
 }
 
 static void test_synth(void **state) {
-    synth("synth-1", CONFIG, 7, 0, 1);
-    synth("synth-3", CONFIG, 7, 0, 3);
+    synth("synth-1", &OZ_SCHEME_DENSE, 7, 0, 1);
+    synth("synth-3", &OZ_SCHEME_DENSE, 7, 0, 3);
     same_file("synth-1", "synth-3", "model.safetensors");
     char *path = in_dir("synth-1");
     oz_ckpt *c = open_ckpt(path);
@@ -211,8 +211,8 @@ static void test_synth(void **state) {
 }
 
 static void test_synth_seed_and_shards(void **state) {
-    synth("synth-8", CONFIG, 8, 0, 2);
-    synth("synth-shards", CONFIG, 7, 50000, 2);
+    synth("synth-8", &OZ_SCHEME_DENSE, 8, 0, 2);
+    synth("synth-shards", &OZ_SCHEME_DENSE, 7, 50000, 2);
     char *path1 = in_dir("synth-1"), *path8 = in_dir("synth-8"), *sharded = in_dir("synth-shards");
     oz_ckpt *c1 = open_ckpt(path1), *c8 = open_ckpt(path8), *cs = open_ckpt(sharded);
     assert_int_equal(oz_ckpt_count(cs), oz_ckpt_count(c1));
@@ -229,6 +229,50 @@ static void test_synth_seed_and_shards(void **state) {
     oz_free(sharded);
 }
 
+/* Weights made under a scheme are those that quantizing the dense ones gives; and the codes of each scheme convert to floats that are
+ * near the dense weights. */
+static void test_synth_with_scheme(void **state) {
+    for (size_t p = 0; p < oz_preset_count(); p++) {
+        oz_scheme scheme = oz_preset_at(p)->scheme;
+        if (oz_preset_at(p)->takes_group_size) scheme.group_size = 32;
+        char direct[32], later[32], floats[32];
+        snprintf(direct, sizeof direct, "direct-%zu", p);
+        snprintf(later, sizeof later, "later-%zu", p);
+        snprintf(floats, sizeof floats, "floats-%zu", p);
+        synth(direct, &scheme, 7, 0, 2);
+        oz_err err = {0};
+        char *dense = in_dir("synth-1"), *target = in_dir(later), *made = in_dir(direct), *plain = in_dir(floats);
+        oz_ckpt *c = open_ckpt(dense);
+        oz_quantize *q;
+        oz_pool *pool = oz_pool_new(1);
+        ok(oz_quantize_new(&q, c, &(oz_quantize_cfg){.scheme = scheme}, &err), &err);
+        ok(oz_quantize_run(q, target, false, pool, &err), &err);
+        oz_quantize_free(&q);
+        oz_pool_free(&pool);
+        same_file(direct, later, "model.safetensors");
+        same_file(direct, later, "config.json");
+        convert(made, floats, OZ_DTYPE_F32, 0, 2);
+        oz_ckpt *f = open_ckpt(plain);
+        assert_null(json_object_get(oz_ckpt_config(f), "quantization_config"));
+        assert_int_equal(oz_ckpt_count(f), oz_ckpt_count(c));
+        const oz_tensor *x = oz_ckpt_find(c, "model.layers.1.mlp.down_proj.weight"), *y = oz_ckpt_find(f, x->name);
+        double diff = 0, norm = 0;
+        for (size_t i = 0; i < x->n_bytes / 2; i++) {
+            double a = (double)oz_f32_from_bf16(((const uint16_t *)x->data)[i]), b = (double)((const float *)y->data)[i];
+            diff += (a - b) * (a - b);
+            norm += a * a;
+        }
+        const double error = sqrt(diff / norm), steps = scheme.bits == 4 ? 7.5 : scheme.is_float ? 16 : 127.5;
+        if (!(error > 0 && error < 1 / steps)) fail_msg("%s: relative error %g", scheme.name, error);
+        oz_ckpt_close(&c);
+        oz_ckpt_close(&f);
+        oz_free(dense);
+        oz_free(target);
+        oz_free(made);
+        oz_free(plain);
+    }
+}
+
 static void test_synth_refuses(void **state) {
     static const char *const bad[][2] = {
         {"{\"model_type\": \"nope\"}", "nope"},
@@ -239,7 +283,7 @@ static void test_synth_refuses(void **state) {
         oz_err err = {0};
         json_t *config = json_loads(bad[i][0], 0, NULL);
         oz_synth *s;
-        assert_int_not_equal(oz_synth_new(&s, config, 0, 0, &err), OZ_OK);
+        assert_int_not_equal(oz_synth_new(&s, config, &OZ_SCHEME_DENSE, 0, 0, &err), OZ_OK);
         assert_null(s);
         if (!strstr(err.msg, bad[i][1])) fail_msg("expected %s, found %s", bad[i][1], err.msg);
         json_decref(config);
@@ -285,14 +329,9 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gguf_to_bf16),
-        cmocka_unit_test(test_through_f32),
-        cmocka_unit_test(test_threads_and_shards),
-        cmocka_unit_test(test_existing_target),
-        cmocka_unit_test(test_synth),
-        cmocka_unit_test(test_synth_seed_and_shards),
-        cmocka_unit_test(test_synth_refuses),
-        cmocka_unit_test(test_codes_without_scheme),
+        cmocka_unit_test(test_gguf_to_bf16),      cmocka_unit_test(test_through_f32),   cmocka_unit_test(test_threads_and_shards),
+        cmocka_unit_test(test_existing_target),   cmocka_unit_test(test_synth),         cmocka_unit_test(test_synth_seed_and_shards),
+        cmocka_unit_test(test_synth_with_scheme), cmocka_unit_test(test_synth_refuses), cmocka_unit_test(test_codes_without_scheme),
     };
     return cmocka_run_group_tests_name("convert", tests, set_up, tear_down);
 }
