@@ -32,7 +32,7 @@ static oz_ckpt *source(const char *name, const char *config_text) {
     oz_ckpt *c;
     json_t *config = parse(config_text);
     oz_pool *pool = oz_pool_new(2);
-    must(oz_synth_new(&s, config, 7, 0, &err), &err);
+    must(oz_synth_new(&s, config, &OZ_SCHEME_DENSE, 7, 0, &err), &err);
     must(oz_synth_run(s, test_path(name), false, pool, &err), &err);
     oz_synth_free(&s);
     oz_pool_free(&pool);
