@@ -2,7 +2,7 @@
  *  - small host objects of start-up and of commands: oz_alloc and friends end the process with a message on no memory;
  *  - anything sized by a user (weights, KV, workspace, text): oz_big_new returns OZ_E_NOMEM.
  * In the token loop nothing may be allocated: between oz_alloc_forbid(true) and (false) any allocation made by the calling
- * thread through malloc aborts in debug and test builds (the linker wraps malloc there). */
+ * thread's own code aborts in builds with sanitizers (the linker wraps malloc there; what libc allocates for itself is not seen). */
 #ifndef OZ_BASE_MEM_H
 #define OZ_BASE_MEM_H
 #include <stdbool.h>

@@ -95,6 +95,7 @@ void oz_progress_step(oz_progress *p, int64_t done) {
     if (now - p->last_us < (tty ? REDRAW_US : PIPE_LINE_US)) return;
     p->last_us = now;
     p->shown = true;
+    if (!tty && p->total > 0 && done >= p->total) return; /* _deinit says it */
     pthread_mutex_lock(&lock);
     clear_line();
     print(p, now);

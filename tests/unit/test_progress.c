@@ -1,0 +1,105 @@
+/* What is said on stderr: labels, quiet, progress into a pipe. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/progress.h"
+
+static int kept = -1;
+static char said[2000];
+
+/* Sends stderr into a file until the matching end(). */
+static void begin(void) {
+    fflush(stderr);
+    kept = dup(STDERR_FILENO);
+    FILE *f = tmpfile();
+    dup2(fileno(f), STDERR_FILENO);
+    fclose(f);
+}
+
+static const char *end(void) {
+    fflush(stderr);
+    memset(said, 0, sizeof said);
+    assert_true(pread(STDERR_FILENO, said, sizeof said - 1, 0) >= 0);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    return said;
+}
+
+static void labels(void **state) {
+    begin();
+    oz_log_info("file %s", "a");
+    oz_log_warn("w %d", 1);
+    oz_log_error("e");
+    assert_false(oz_log_colour());
+    assert_string_equal(end(), "file a\nwarning: w 1\nerror: e\n");
+}
+
+static void quiet_leaves_warnings(void **state) {
+    begin();
+    oz_log_quiet(true);
+    oz_progress p;
+    oz_progress_init(&p, "packing", "B", 10);
+    p.last_us -= 60 * 1000000;
+    oz_progress_step(&p, 5);
+    oz_progress_deinit(&p);
+    oz_log_info("i");
+    oz_log_warn("w");
+    oz_log_quiet(false);
+    assert_string_equal(end(), "warning: w\n");
+}
+
+static void short_work_says_nothing(void **state) {
+    begin();
+    oz_progress p;
+    oz_progress_init(&p, "packing", "B", 100);
+    for (int i = 0; i <= 100; i++) oz_progress_step(&p, i);
+    oz_progress_deinit(&p);
+    assert_string_equal(end(), "");
+}
+
+/* As if ten seconds had gone by. */
+static void age(oz_progress *p) { p->start_us -= 10 * 1000000, p->last_us -= 10 * 1000000; }
+
+static void long_work_says_rate_and_time_left(void **state) {
+    begin();
+    oz_progress p;
+    oz_progress_init(&p, "packing", "B", 4000000);
+    age(&p);
+    oz_progress_step(&p, 1000000);
+    oz_progress_step(&p, 1000001); /* too soon for another line */
+    age(&p);
+    oz_progress_step(&p, 4000000);
+    oz_progress_deinit(&p);
+    assert_string_equal(end(), "packing: 1.00M/4.00M B, 100k/s, 30 s left\npacking: 4.00M/4.00M B, 200k/s\n");
+}
+
+static void unknown_totals_and_long_waits(void **state) {
+    begin();
+    oz_progress p;
+    oz_progress_init(&p, "reading", "tokens", 0);
+    age(&p);
+    oz_progress_step(&p, 5000);
+    oz_progress_init(&p, "slow", "tokens", 10000);
+    age(&p);
+    oz_progress_step(&p, 10);
+    oz_progress_init(&p, "slower", "tokens", 1000);
+    age(&p);
+    oz_progress_step(&p, 125);
+    assert_string_equal(end(), "reading: 5.00k tokens, 500/s\nslow: 10/10.0k tokens, 1/s, 2 h 46 min left\nslower: 125/1.00k tokens, 12.5/s, 1 min 10 s left\n");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(labels),
+        cmocka_unit_test(quiet_leaves_warnings),
+        cmocka_unit_test(short_work_says_nothing),
+        cmocka_unit_test(long_work_says_rate_and_time_left),
+        cmocka_unit_test(unknown_totals_and_long_waits),
+    };
+    return cmocka_run_group_tests_name("progress", tests, NULL, NULL);
+}
