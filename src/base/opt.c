@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-enum { WIDTH = 100 };
+enum { WIDTH = 80 };
 #define UNBOUNDED 1e15 /* a larger bound is not worth printing */
 
 static const oz_opt *find(const oz_opt_cmd *cmd, const char *name, size_t n, char letter) {
@@ -183,6 +183,19 @@ static void wrap(FILE *out, const char *text, int indent, int column) {
     fputc('\n', out);
 }
 
+/* Paragraphs are lines: each is wrapped, but one that begins with a space stays as it is. */
+static void details_help(FILE *out, const char *text) {
+    oz_buf line = {0};
+    for (size_t n; *text; text += n + (text[n] == '\n')) {
+        n = strcspn(text, "\n");
+        oz_buf_clear(&line);
+        oz_buf_append(&line, text, n);
+        if (*text == ' ') fprintf(out, "%s\n", line.data);
+        else wrap(out, line.data, 0, 0);
+    }
+    oz_buf_deinit(&line);
+}
+
 static void left_side(oz_buf *b, const oz_opt *o) {
     oz_buf_clear(b);
     if (o->letter) oz_buf_printf(b, "-%c, --%s", o->letter, o->name);
@@ -191,10 +204,13 @@ static void left_side(oz_buf *b, const oz_opt *o) {
 }
 
 void oz_opt_help(const oz_opt_cmd *cmd, FILE *out) {
-    enum { COLUMN = 34 };
+    enum { COLUMN = 30 };
     fprintf(out, "usage: ounce %s %s\n\n", cmd->name, cmd->usage);
     wrap(out, cmd->summary, 0, 0);
-    if (cmd->details) fprintf(out, "\n%s\n", cmd->details);
+    if (cmd->details) {
+        fputc('\n', out);
+        details_help(out, cmd->details);
+    }
     fputs("\noptions:\n", out);
     oz_buf left = {0}, right = {0};
     for (const oz_opt *const *t = cmd->tables; t && *t; t++) {
@@ -212,13 +228,25 @@ void oz_opt_help(const oz_opt_cmd *cmd, FILE *out) {
     oz_buf_deinit(&right);
 }
 
-static void troff(FILE *out, const char *s) {
-    for (bool line_start = true; *s; s++) {
-        if (line_start && (*s == '.' || *s == '\'')) fputs("\\&", out);
+/* One line of text. */
+static void troff(FILE *out, const char *s, size_t n) {
+    if (n && (*s == '.' || *s == '\'')) fputs("\\&", out);
+    for (; n--; s++) {
         if (*s == '\\') fputs("\\e", out);
         else if (*s == '-') fputs("\\-", out);
         else fputc(*s, out);
-        line_start = *s == '\n';
+    }
+}
+
+/* troff fills lines, and leaves alone one that begins with a space: the same rule as for --help, once the others are kept apart. */
+static void details_man(FILE *out, const char *text) {
+    fputs(".PP\n", out);
+    for (size_t n; *text;) {
+        n = strcspn(text, "\n");
+        troff(out, text, n);
+        fputc('\n', out);
+        text += n + (text[n] == '\n');
+        if (n && *text && *text != '\n' && *text != ' ') fputs(".br\n", out);
     }
 }
 
@@ -226,25 +254,22 @@ void oz_opt_man(const oz_opt_cmd *cmd, FILE *out) {
     fputs(".SH \"OUNCE ", out);
     for (const char *s = cmd->name; *s; s++) fputc(*s >= 'a' && *s <= 'z' ? *s - 'a' + 'A' : *s, out);
     fprintf(out, "\"\n.B ounce %s\n", cmd->name);
-    troff(out, cmd->usage);
+    troff(out, cmd->usage, strlen(cmd->usage));
     fputs("\n.PP\n", out);
-    troff(out, cmd->summary);
+    troff(out, cmd->summary, strlen(cmd->summary));
     fputc('\n', out);
-    if (cmd->details) {
-        fputs(".PP\n.nf\n", out);
-        troff(out, cmd->details);
-        fputs("\n.fi\n", out);
-    }
+    if (cmd->details) details_man(out, cmd->details);
     oz_buf b = {0};
     for (const oz_opt *const *t = cmd->tables; t && *t; t++) {
         for (const oz_opt *o = *t; o->name; o++) {
             fputs(".TP\n.B ", out);
             left_side(&b, o);
-            troff(out, b.data + strspn(b.data, " "));
+            size_t indent = strspn(b.data, " ");
+            troff(out, b.data + indent, b.len - indent);
             fputc('\n', out);
             oz_buf_clear(&b);
             describe(&b, o);
-            troff(out, b.data);
+            troff(out, b.data, b.len);
             fputc('\n', out);
         }
     }

@@ -26,7 +26,7 @@ typedef struct oz_opt {
 
 typedef struct oz_opt_cmd {
     const char *name, *usage;       /* "run", and what follows it: "MODEL [-p TEXT] [options]" */
-    const char *summary, *details;  /* details: paragraphs for --help and the manual, or NULL */
+    const char *summary, *details;  /* details, or NULL: a line is a paragraph and gets wrapped, unless it begins with a space */
     const oz_opt *const *tables;                  /* NULL-terminated list of tables, each ended by a row with name NULL */
     int min_args, max_args;                       /* of positional arguments; max -1: any number */
 } oz_opt_cmd;

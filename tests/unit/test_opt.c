@@ -26,7 +26,7 @@ static const oz_opt TABLE_B[] = {
     {0},
 };
 static const oz_opt *const TABLES[] = {TABLE_A, TABLE_B, NULL};
-static const oz_opt_cmd CMD = {"test", "MODEL [MODEL] -o DIR", "Does things.", ".A paragraph\\here.", TABLES, 1, 2};
+static const oz_opt_cmd CMD = {"test", "MODEL [MODEL] -o DIR", "Does things.", ".A paragraph\\here.\n  kept - as it is\n\nAnother, which is so long that it does not fit into the eighty columns of a terminal.\nThird.", TABLES, 1, 2};
 
 static const char *args[16];
 static int n_args;
@@ -148,11 +148,12 @@ static void help_comes_from_the_table(void **state) {
     assert_false(want_help);
     char *text = printed(oz_opt_help);
     assert_int_equal(strncmp(text, "usage: ounce test MODEL [MODEL] -o DIR\n\nDoes things.\n", 50), 0);
-    assert_non_null(strstr(text, "\n  -n, --num N                     how many (1..8, default 4)\n"));
+    assert_non_null(strstr(text, "\n  -n, --num N                 how many (1..8, default 4)\n"));
+    assert_non_null(strstr(text, ".A paragraph\\here.\n  kept - as it is\n\nAnother, which is so long that it does not fit into the eighty columns of a\nterminal.\nThird.\n\noptions:\n"));
     assert_non_null(strstr(text, "type (auto|f32|bf16, default auto)\n"));
     assert_non_null(strstr(text, "a number (at least 0, default 0)\n"));
     assert_non_null(strstr(text, "modules to leave (may be repeated)\n"));
-    assert_non_null(strstr(text, "  -o, --output DIR                where to\n"));
+    assert_non_null(strstr(text, "  -o, --output DIR            where to\n"));
     free(text);
 }
 
@@ -160,7 +161,7 @@ static void manual_escapes_troff(void **state) {
     PARSE("m");
     char *text = printed(oz_opt_man);
     assert_non_null(strstr(text, ".SH \"OUNCE TEST\"\n.B ounce test\nMODEL [MODEL] \\-o DIR\n"));
-    assert_non_null(strstr(text, "\\&.A paragraph\\ehere.\n"));
+    assert_non_null(strstr(text, "\\&.A paragraph\\ehere.\n  kept \\- as it is\n\nAnother, which is so long that it does not fit into the eighty columns of a terminal.\n.br\nThird.\n"));
     assert_non_null(strstr(text, ".TP\n.B \\-\\-ignore PAT\nmodules to leave (may be repeated)\n"));
     free(text);
 }
