@@ -8,9 +8,16 @@
 enum { OZ_AVX2_PANEL = 16, OZ_AVX2_TOKENS = 6 };
 #define OZ_AVX2_TILE (OZ_AVX2_TOKENS * OZ_AVX2_PANEL)
 
-/* First token of tile i of n_tok tokens cut evenly, so that no tile is left with one token: a thin tile waits on the latency of its sums. */
+/* Keeps the compiler from working on a tile's next token before it is done with this one, and from holding activations for the next panel: it
+ * would run out of registers, and a sum that passes through memory in each step is several times slower. */
+#define OZ_KEEP_AVX2(a, b) __asm__ volatile("" : "+x"(a), "+x"(b) : : "memory")
+
+/* Tiles of a block of tokens: full ones, and the last two even, so that none is left with one token: a thin tile waits on the latency of its sums. */
 static inline int64_t oz_n_tiles_avx2(int64_t n_tok) { return (n_tok + OZ_AVX2_TOKENS - 1) / OZ_AVX2_TOKENS; }
-static inline int64_t oz_tile_start_avx2(int64_t n_tok, int64_t i) { return n_tok * i / oz_n_tiles_avx2(n_tok); }
+static inline int64_t oz_tile_start_avx2(int64_t n_tok, int64_t i) {
+    int64_t last = oz_n_tiles_avx2(n_tok) - 1, full = OZ_AVX2_TOKENS * i;
+    return i > last ? n_tok : i < last || i == 0 ? full : (full - OZ_AVX2_TOKENS + n_tok + 1) / 2;
+}
 
 /* One scale a row and no offset: the scale is applied to the sum of codes. Else it belongs to a group's part of the sum. */
 static inline bool oz_scale_is_last_avx2(const oz_packed *w) { return w->n_groups == 1 && !w->offsets; }

@@ -11,39 +11,31 @@
  * Groups: the codes of a group are summed on their own, sum = sum + scale * group (+ offset * sum of the group's x). That is one
  * rounding a group where scaling each weight would have one a weight, and keeps the inner loop the same for all scales.
  *
- * Codes (a step of K; `lane` is the row in the panel):
- *   F32, F16, I8, F8   16 values side by side
- *   BF16               8 words of 32 bits: row lane in the low half, row lane + 8 in the high half
- *   I4                 8 bytes: rows 0-7 in the first word of 32 bits, 8-15 in the second, lowest nibble first */
+ * Codes of a step of K:
+ *   F32, F16, I8   16 values side by side
+ *   BF16, F8, I4   row i and row i + 8 side by side (I4: low and high nibble), so that one load serves both vectors */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 #include "kernel/x86/gemm_avx2.h"
 
 #define INLINE static inline __attribute__((always_inline))
-enum { PANEL = OZ_AVX2_PANEL, X_BLOCK_FLOATS = 128 << 10 /* activations that stay in L2 while panels pass */ };
+enum { PANEL = OZ_AVX2_PANEL, MAX_PANELS = 4 };
 
-/* What a code is multiplied by in registers, undone on the sum (powers of two: exact). */
-#define UNIT_F8 0x1p8f
-#define UNIT_I4 0x1p-28f
-
-/* An e4m3 code moved up by 7 bits is the f16 of value / 256, subnormals too. NaN codes come out as 480 / 256: a panel remembers its rows
- * with NaN (gemm_pack_avx2.c), whose sums are NaN whatever x is. */
+/* An e4m3 code in the place of an f32's sign, low exponent bits and high mantissa bits is its value * 2^-120, subnormals too. NaN codes come
+ * out as 480: a panel remembers its rows with NaN (gemm_pack_avx2.c), whose sums are NaN whatever x is. */
 INLINE void expand_f8(__m256 w[2], const uint8_t *p) {
-    __m256i v = _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *)p));
-    v = _mm256_and_si256(_mm256_slli_epi16(v, 7), _mm256_set1_epi16((int16_t)0xbfff));
-    w[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(v));
-    w[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1));
+    __m256i v = _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *)p)), bits = _mm256_set1_epi32((int)0x87f00000);
+    __m256 up = _mm256_set1_ps(0x1p120f);
+    w[0] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(v, 20), bits)), up);
+    w[1] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(v, 4), bits)), up);
 }
 
-/* Each lane takes its nibble to the top, sign bit first: code * 2^28. */
+/* Low nibbles go to the top, sign bit first; high nibbles stay, under the byte's sign. */
 INLINE void expand_i4(__m256 w[2], const uint8_t *p) {
-    __m256i up = _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0), top = _mm256_set1_epi32((int)0xf0000000);
-    for (int i = 0; i < 2; i++) {
-        int32_t word;
-        memcpy(&word, p + 4 * i, sizeof word);
-        w[i] = _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_sllv_epi32(_mm256_set1_epi32(word), up), top));
-    }
+    __m256i v = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    w[0] = _mm256_cvtepi32_ps(_mm256_slli_epi32(v, 28));
+    w[1] = _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(~15)));
 }
 
 /* Two vectors of f32, rows 0-7 and 8-15, from step k of a panel. `kind` is a constant at every call. */
@@ -76,26 +68,29 @@ INLINE void expand(oz_wkind kind, __m256 w[2], const uint8_t *panel, int64_t k) 
     }
 }
 
-/* Sums over [k0, k1) of n_tok tokens and n_panel adjacent panels; sums [n_panel, n_tok, PANEL]. */
-typedef void sum_fn(float *sums, const oz_packed *w, int64_t panel, const float *x, int64_t ld, int64_t k0, int64_t k1);
+/* Activations of a tile, and the columns to sum over. */
+typedef struct x_part { const float *x; int64_t ld, k0, k1; } x_part;
 
-INLINE void sum_tile(oz_wkind kind, int n_tok, int n_panel, float *sums, const oz_packed *w, int64_t panel, const float *x, int64_t ld,
-                     int64_t k0, int64_t k1) {
+/* Sums of n_tok tokens and n_panel panels, `stride` bytes apart; sums [n_panel, n_tok, PANEL]. */
+typedef void sum_fn(float *sums, const uint8_t *codes, size_t stride, const x_part *xp);
+
+INLINE void sum_tile(oz_wkind kind, int n_tok, int n_panel, float *sums, const uint8_t *codes, size_t stride, const x_part *xp) {
     __m256 acc[8][2]; /* [n_panel * n_tok] */
-    const uint8_t *codes = w->codes + (size_t)panel * w->panel_bytes;
-    const size_t stride = w->panel_bytes;
+    const float *x = xp->x;
+    const int64_t ld = xp->ld, k1 = xp->k1;
 #pragma GCC unroll 8
     for (int i = 0; i < n_panel * n_tok; i++) acc[i][0] = acc[i][1] = _mm256_setzero_ps();
-    for (int64_t k = k0; k < k1; k++) {
+    for (int64_t k = xp->k0; k < k1; k++) {
 #pragma GCC unroll 8
         for (int p = 0; p < n_panel; p++) {
             __m256 wv[2];
             expand(kind, wv, codes + (size_t)p * stride, k);
 #pragma GCC unroll 8
             for (int t = 0; t < n_tok; t++) {
-                __m256 xv = _mm256_broadcast_ss(x + t * ld + k);
-                acc[p * n_tok + t][0] = _mm256_fmadd_ps(xv, wv[0], acc[p * n_tok + t][0]);
-                acc[p * n_tok + t][1] = _mm256_fmadd_ps(xv, wv[1], acc[p * n_tok + t][1]);
+                __m256 xv = _mm256_broadcast_ss(x + t * ld + k), *sum = acc[p * n_tok + t];
+                sum[0] = _mm256_fmadd_ps(xv, wv[0], sum[0]);
+                sum[1] = _mm256_fmadd_ps(xv, wv[1], sum[1]);
+                OZ_KEEP_AVX2(sum[0], sum[1]);
             }
         }
     }
@@ -106,28 +101,36 @@ INLINE void sum_tile(oz_wkind kind, int n_tok, int n_panel, float *sums, const o
     }
 }
 
-enum { MAX_PANELS = 4 };
-
-typedef struct sum_kind {
-    float unit;
-    sum_fn *sum[OZ_AVX2_TOKENS][MAX_PANELS]; /* [n_tok - 1][n_panel - 1] */
-} sum_kind;
-
-#define SUM(kind, nt, np)                                                                                                                \
-    static void sum_##kind##_##nt##_##np(float *sums, const oz_packed *w, int64_t panel, const float *x, int64_t ld, int64_t k0, int64_t k1) { \
-        sum_tile(OZ_WKIND_##kind, nt, np, sums, w, panel, x, ld, k0, k1);                                                                \
+#define SUM(kind, nt, np)                                                                                        \
+    static void sum_##kind##_##nt##_##np(float *sums, const uint8_t *codes, size_t stride, const x_part *xp) { \
+        sum_tile(OZ_WKIND_##kind, nt, np, sums, codes, stride, xp);                                              \
     }
-#define SUMS(kind)                                                                                                          \
+#define KIND(kind)                                                                                                          \
     SUM(kind, 1, 1) SUM(kind, 1, 2) SUM(kind, 1, 4) SUM(kind, 2, 1) SUM(kind, 2, 2) SUM(kind, 3, 1) SUM(kind, 3, 2) SUM(kind, 4, 1) \
-    SUM(kind, 5, 1) SUM(kind, 6, 1)
-#define SUM_TABLE(kind)                                                                                                          \
-    {{sum_##kind##_1_1, sum_##kind##_1_2, NULL, sum_##kind##_1_4}, {sum_##kind##_2_1, sum_##kind##_2_2}, {sum_##kind##_3_1, sum_##kind##_3_2}, \
-     {sum_##kind##_4_1}, {sum_##kind##_5_1}, {sum_##kind##_6_1}}
-SUMS(F32) SUMS(F16) SUMS(BF16) SUMS(I8) SUMS(I4) SUMS(F8)
+    SUM(kind, 5, 1) SUM(kind, 6, 1)                                                                                         \
+    static void expand_##kind(float *dst, const uint8_t *panel, int64_t cols) {                                             \
+        for (int64_t k = 0; k < cols; k++) {                                                                                \
+            __m256 w[2];                                                                                                    \
+            expand(OZ_WKIND_##kind, w, panel, k);                                                                           \
+            _mm256_store_ps(dst + PANEL * k, w[0]);                                                                         \
+            _mm256_store_ps(dst + PANEL * k + 8, w[1]);                                                                     \
+        }                                                                                                                   \
+    }
+KIND(F32) KIND(F16) KIND(BF16) KIND(I8) KIND(I4) KIND(F8)
 
-static const sum_kind kinds[OZ_WKIND_COUNT] = {
-    [OZ_WKIND_F32] = {1.0f, SUM_TABLE(F32)}, [OZ_WKIND_F16] = {1.0f, SUM_TABLE(F16)}, [OZ_WKIND_BF16] = {1.0f, SUM_TABLE(BF16)},
-    [OZ_WKIND_I8] = {1.0f, SUM_TABLE(I8)},   [OZ_WKIND_I4] = {UNIT_I4, SUM_TABLE(I4)}, [OZ_WKIND_F8] = {UNIT_F8, SUM_TABLE(F8)},
+typedef struct kind_fns {
+    float unit[2]; /* of the codes as expanded, rows 0-7 and 8-15; powers of two: exact */
+    sum_fn *sum[OZ_AVX2_TOKENS][MAX_PANELS]; /* [n_tok - 1][n_panel - 1] */
+    void (*expand)(float *dst, const uint8_t *panel, int64_t cols);
+} kind_fns;
+
+#define FNS(kind, unit0, unit1)                                                                                        \
+    [OZ_WKIND_##kind] = {{unit0, unit1},                                                                               \
+                         {{sum_##kind##_1_1, sum_##kind##_1_2, NULL, sum_##kind##_1_4}, {sum_##kind##_2_1, sum_##kind##_2_2}, \
+                          {sum_##kind##_3_1, sum_##kind##_3_2}, {sum_##kind##_4_1}, {sum_##kind##_5_1}, {sum_##kind##_6_1}},  \
+                         expand_##kind}
+static const kind_fns kinds[OZ_WKIND_COUNT] = {
+    FNS(F32, 1.0f, 1.0f), FNS(F16, 1.0f, 1.0f), FNS(BF16, 1.0f, 1.0f), FNS(I8, 1.0f, 1.0f), FNS(I4, 0x1p-28f, 0x1p-4f), FNS(F8, 1.0f, 1.0f),
 };
 
 /* ---- one tile: groups, units, NaN rows ---- */
@@ -144,52 +147,66 @@ static float sum_x(const float *x, int64_t n) {
     return sum;
 }
 
-/* sums += scale * part (+ offset * sum of x), [n_panel, n_tok, PANEL] of group g = columns [k0, k1). */
-static void add_group(float *sums, const float *part, const oz_packed *w, int64_t panel, int n_panel, const float *x, int64_t ld, int n_tok,
-                      int64_t g, int64_t k0, int64_t k1) {
-    __m256 unit = _mm256_set1_ps(kinds[w->kind].unit);
-    for (int i = 0; i < n_panel * n_tok; i++) {
-        int64_t at = ((panel + i / n_tok) * w->n_groups + g) * PANEL;
-        float x_sum = w->offsets ? sum_x(x + i % n_tok * ld + k0, k1 - k0) : 0;
-        for (int half = 0; half < PANEL; half += 8) {
-            __m256 scale = _mm256_mul_ps(_mm256_loadu_ps(w->scales + at + half), unit);
-            __m256 s = _mm256_fmadd_ps(_mm256_load_ps(part + i * PANEL + half), scale, _mm256_load_ps(sums + i * PANEL + half));
-            if (w->offsets) s = _mm256_fmadd_ps(_mm256_set1_ps(x_sum), _mm256_loadu_ps(w->offsets + at + half), s);
-            _mm256_store_ps(sums + i * PANEL + half, s);
+/* One panel's sums += scale * part (+ offset * sum of x), [n_tok, PANEL], of group g. */
+static void add_group(float *sums, const float *part, const oz_packed *w, int64_t panel, int64_t g, const x_part *xp, int n_tok) {
+    int64_t at = (panel * w->n_groups + g) * PANEL;
+    for (int h = 0; h < 2; h++) {
+        __m256 scale = _mm256_mul_ps(_mm256_loadu_ps(w->scales + at + 8 * h), _mm256_set1_ps(kinds[w->kind].unit[h]));
+        for (int t = 0; t < n_tok; t++) {
+            float *s = sums + t * PANEL + 8 * h;
+            _mm256_store_ps(s, _mm256_fmadd_ps(_mm256_load_ps(part + t * PANEL + 8 * h), scale, _mm256_load_ps(s)));
+        }
+    }
+    if (!w->offsets) return;
+    for (int t = 0; t < n_tok; t++) {
+        __m256 x_sum = _mm256_set1_ps(sum_x(xp->x + t * xp->ld + xp->k0, xp->k1 - xp->k0));
+        for (int h = 0; h < 2; h++) {
+            float *s = sums + t * PANEL + 8 * h;
+            _mm256_store_ps(s, _mm256_fmadd_ps(x_sum, _mm256_loadu_ps(w->offsets + at + 8 * h), _mm256_load_ps(s)));
         }
     }
 }
 
-static void add_nan(float *sums, const float *nan, int n_tok) {
-    for (int i = 0; i < n_tok * PANEL; i++) sums[i] += nan[i % PANEL];
-}
+/* Adjacent panels of a weight, or one of them expanded to f32 (kind F32; values are still in the weight's units). */
+typedef struct panels { int64_t first; int n; oz_wkind kind; const uint8_t *codes; size_t stride; } panels;
 
-static void multiply_tile(const oz_gemm_task *t, int64_t panel, int n_panel, int64_t tok, int n_tok) {
+static void multiply_tile(const oz_gemm_task *t, const panels *p, int64_t tok, int n_tok) {
     _Alignas(32) float sums[OZ_AVX2_TILE] = {0}, part[OZ_AVX2_TILE];
     const oz_packed *w = t->w;
-    const sum_kind *kind = &kinds[w->kind];
-    sum_fn *sum = kind->sum[n_tok - 1][n_panel - 1];
-    const float *x = (const float *)t->x.data + tok * t->x.ld;
+    sum_fn *sum = kinds[p->kind].sum[n_tok - 1][p->n - 1];
+    x_part xp = {(const float *)t->x.data + tok * t->x.ld, t->x.ld, 0, w->cols};
     if (!w->scales || oz_scale_is_last_avx2(w)) {
-        sum(sums, w, panel, x, t->x.ld, 0, w->cols);
-        for (int i = 0; i < n_panel * n_tok * PANEL; i++) sums[i] *= kind->unit;
+        sum(sums, p->codes, p->stride, &xp);
+        for (int i = 0; i < p->n * n_tok * PANEL; i++) sums[i] *= kinds[w->kind].unit[i / 8 % 2];
     } else {
-        for (int64_t g = 0, k0 = 0; k0 < w->cols; g++, k0 += w->group_size) {
-            int64_t k1 = k0 + w->group_size < w->cols ? k0 + w->group_size : w->cols;
-            sum(part, w, panel, x, t->x.ld, k0, k1);
-            add_group(sums, part, w, panel, n_panel, x, t->x.ld, n_tok, g, k0, k1);
+        for (int64_t g = 0; g < w->n_groups; g++) {
+            xp.k0 = g * w->group_size;
+            xp.k1 = xp.k0 + w->group_size < w->cols ? xp.k0 + w->group_size : w->cols;
+            sum(part, p->codes, p->stride, &xp);
+            for (int i = 0; i < p->n; i++) {
+                add_group(sums + i * n_tok * PANEL, part + i * n_tok * PANEL, w, p->first + i, g, &xp, n_tok);
+            }
         }
     }
-    for (int p = 0; p < n_panel; p++) {
-        float *s = sums + p * n_tok * PANEL;
-        if (w->kind == OZ_WKIND_F8) add_nan(s, oz_nan_rows_avx2(w, panel + p), n_tok);
-        oz_tile_store_avx2(t, panel + p, tok, n_tok, s);
+    for (int i = 0; i < p->n; i++) {
+        float *s = sums + i * n_tok * PANEL;
+        if (w->kind == OZ_WKIND_F8) {
+            const float *nan = oz_nan_rows_avx2(w, p->first + i);
+            for (int l = 0; l < n_tok * PANEL; l++) s[l] += nan[l % PANEL];
+        }
+        oz_tile_store_avx2(t, p->first + i, tok, n_tok, s);
     }
 }
 
 /* ---- all tiles of a call ---- */
 
-/* Panels side by side for a block of n_tok tokens, of `left` panels: those that sum_kind has. */
+enum {
+    X_BLOCK_FLOATS = 64 << 10, /* activations that stay in L2 while panels pass */
+    EXPAND_COLS = 4096,         /* of a panel that is expanded once for all tiles, into L2 */
+    EXPAND_TILES = 8,           /* so many or more */
+};
+
+/* Panels side by side for a block of n_tok tokens, of `left` panels: those that kind_fns has. */
 static int panels_at_once(int64_t n_tok, int64_t left) {
     int most = n_tok == 1 ? 4 : n_tok <= 3 ? 2 : 1;
     while (most > left) most /= 2;
@@ -197,14 +214,23 @@ static int panels_at_once(int64_t n_tok, int64_t left) {
 }
 
 static void gemm_block(const oz_gemm_task *t, int64_t panel0, int64_t panel1, int64_t tok0, int64_t n_tok) {
+    _Alignas(32) float expanded[EXPAND_COLS * PANEL];
+    const oz_packed *w = t->w;
     int64_t n_tiles = oz_n_tiles_avx2(n_tok);
-    for (int64_t p = panel0; p < panel1;) {
-        int n_panel = panels_at_once(n_tok, panel1 - p);
+    bool expands = w->kind > OZ_WKIND_I8 && n_tiles >= EXPAND_TILES && w->cols <= EXPAND_COLS;
+    panels p = {panel0, 1, w->kind, NULL, w->panel_bytes};
+    for (; p.first < panel1; p.first += p.n) {
+        p.n = panels_at_once(n_tok, panel1 - p.first);
+        p.codes = w->codes + (size_t)p.first * w->panel_bytes;
+        if (expands) {
+            kinds[w->kind].expand(expanded, p.codes, w->cols);
+            p.kind = OZ_WKIND_F32;
+            p.codes = (const uint8_t *)expanded;
+        }
         for (int64_t i = 0; i < n_tiles; i++) {
             int64_t a = oz_tile_start_avx2(n_tok, i), b = oz_tile_start_avx2(n_tok, i + 1);
-            multiply_tile(t, p, n_panel, tok0 + a, (int)(b - a));
+            multiply_tile(t, &p, tok0 + a, (int)(b - a));
         }
-        p += n_panel;
     }
 }
 

@@ -23,7 +23,7 @@ static float f32_of_bits(uint32_t u) {
 /* ---- kinds whose codes are elements of an array: where lane i of step k lies, and both conversions (codes are exact in their kind) ---- */
 
 #define AT_PLAIN(k, i) ((k) * PANEL + (i))
-#define AT_BF16(k, i) ((k) * PANEL + (i) % 8 * 2 + (i) / 8)       /* rows i and i + 8 share a word of 32 bits */
+#define AT_HALVES(k, i)((k) * PANEL + (i) % 8 * 2 + (i) / 8)       /* row i + 8 beside row i */
 #define AT_PAIRS(k, i) ((k) / 2 * 2 * PANEL + (i) * 2 + (k) % 2)  /* columns 2j and 2j + 1 of a row side by side */
 #define TO_F32(v) (v)
 #define TO_F16(v) _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT)
@@ -44,7 +44,7 @@ static float f32_of_bits(uint32_t u) {
     }
 ARRAY_KIND(f32, float, AT_PLAIN, TO_F32, TO_F32)
 ARRAY_KIND(f16, uint16_t, AT_PLAIN, TO_F16, _cvtsh_ss)
-ARRAY_KIND(bf16, uint16_t, AT_BF16, TO_BF16, OF_BF16)
+ARRAY_KIND(bf16, uint16_t, AT_HALVES, TO_BF16, OF_BF16)
 ARRAY_KIND(i8, int8_t, AT_PLAIN, TO_I8, (float))
 ARRAY_KIND(i8_pairs, int8_t, AT_PAIRS, TO_I8, (float))
 
@@ -54,38 +54,32 @@ static size_t panel_bytes_bf16(int64_t cols) { return panel_bytes(cols, PANEL * 
 static size_t panel_bytes_i8(int64_t cols) { return panel_bytes(cols, PANEL); }
 static size_t panel_bytes_i8_pairs(int64_t cols) { return panel_bytes((cols + 1) / 2, PANEL * 2); }
 
-/* ---- int4: lane i is nibble i of a step's 8 bytes ---- */
+/* ---- int4: byte i of a step holds row i below and row i + 8 above ---- */
 
 static size_t panel_bytes_i4(int64_t cols) { return panel_bytes(cols, PANEL / 2); }
 
 static void pack_i4(uint8_t *dst, const float *codes, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) {
-        for (int i = 0; i < PANEL; i += 2) {
-            int lo = (int)codes[i * cols + k] & 15, hi = (int)codes[(i + 1) * cols + k] & 15;
-            dst[(k * PANEL + i) / 2] = (uint8_t)(lo | hi << 4);
+        for (int i = 0; i < PANEL / 2; i++) {
+            int low = (int)codes[i * cols + k] & 15, high = (int)codes[(i + PANEL / 2) * cols + k] & 15;
+            dst[k * PANEL / 2 + i] = (uint8_t)(low | high << 4);
         }
     }
 }
 
 static void read_i4(float *dst, const uint8_t *panel, int lane, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) {
-        int nibble = panel[(k * PANEL + lane) / 2] >> lane % 2 * 4 & 15;
+        int nibble = panel[k * PANEL / 2 + lane % 8] >> lane / 8 * 4 & 15;
         dst[k] = (float)((nibble ^ 8) - 8);
     }
 }
 
-/* ---- e4m3: an array, and the rows with NaN ---- */
+/* ---- e4m3: an array of codes, and the rows with NaN ---- */
 
 static size_t panel_bytes_f8(int64_t cols) { return panel_bytes(cols, PANEL) + PANEL * sizeof(float); }
 
 const float *oz_nan_rows_avx2(const oz_packed *w, int64_t panel) {
     return (const float *)(w->codes + (size_t)panel * w->panel_bytes + panel_bytes(w->cols, PANEL));
-}
-
-/* value / 256 is exact in f16, and is its e4m3 code moved up by 7 bits. */
-static uint8_t e4m3_of(float v) {
-    uint16_t h = _cvtss_sh(v * 0x1p-8f, _MM_FROUND_TO_NEAREST_INT);
-    return (uint8_t)(h >> 8 & 0x80) | (isnan(v) ? 0x7f : h >> 7 & 0x7f);
 }
 
 static void pack_f8(uint8_t *dst, const float *codes, int64_t cols) {
@@ -94,17 +88,14 @@ static void pack_f8(uint8_t *dst, const float *codes, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) {
         for (int i = 0; i < PANEL; i++) {
             float v = codes[i * cols + k];
-            dst[k * PANEL + i] = e4m3_of(v);
+            dst[AT_HALVES(k, i)] = oz_e4m3_from_f32(v);
             if (isnan(v)) nan_rows[i] = NAN;
         }
     }
 }
 
 static void read_f8(float *dst, const uint8_t *panel, int lane, int64_t cols) {
-    for (int64_t k = 0; k < cols; k++) {
-        uint8_t c = panel[k * PANEL + lane];
-        dst[k] = (c & 0x7f) == 0x7f ? NAN : _cvtsh_ss((uint16_t)((c & 0x80) << 8 | (c & 0x7f) << 7)) * 0x1p8f;
-    }
+    for (int64_t k = 0; k < cols; k++) dst[k] = oz_f32_from_e4m3(panel[AT_HALVES(k, lane)]);
 }
 
 /* ---- a row as values, a tile into y ---- */
@@ -127,19 +118,22 @@ GET_ROW(f32) GET_ROW(f16) GET_ROW(bf16) GET_ROW(i8) GET_ROW(i8_pairs) GET_ROW(i4
 void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64_t n_tok, const float *sums) {
     const oz_packed *w = t->w;
     int64_t r = panel * PANEL, n = w->rows - r < PANEL ? w->rows - r : PANEL;
-    float scale[PANEL], bias[PANEL] = {0};
     bool scaled = w->scales && oz_scale_is_last_avx2(w);
-    for (int i = 0; i < PANEL; i++) scale[i] = scaled ? w->scales[r + i] : 1.0f;
-    if (t->bias) memcpy(bias, t->bias + r, (size_t)n * sizeof *bias);
+    __m256 scale[2], bias[2];
+    float tail[PANEL] = {0};
+    if (t->bias) memcpy(tail, t->bias + r, (size_t)n * sizeof *tail);
+    for (int h = 0; h < 2; h++) {
+        scale[h] = scaled ? _mm256_loadu_ps(w->scales + r + 8 * h) : _mm256_set1_ps(1.0f);
+        bias[h] = _mm256_loadu_ps(tail + 8 * h);
+    }
     for (int64_t i = 0; i < n_tok; i++) {
-        float x_scale = t->x.form == OZ_FORM_F32 ? 1.0f : t->x.scales[tok + i], y[PANEL];
-        float *dst = t->y + (tok + i) * t->ld_y + r;
-        for (int l = 0; l < PANEL; l++) y[l] = sums[i * PANEL + l] * (scale[l] * x_scale) + bias[l];
-        if (n == PANEL) {
-            memcpy(dst, y, sizeof y);
-        } else {
-            memcpy(dst, y, (size_t)n * sizeof *y);
+        float *y = t->y + (tok + i) * t->ld_y + r, *dst = n == PANEL ? y : tail;
+        __m256 x_scale = _mm256_set1_ps(t->x.form == OZ_FORM_F32 ? 1.0f : t->x.scales[tok + i]);
+        for (int h = 0; h < 2; h++) {
+            __m256 v = _mm256_mul_ps(_mm256_load_ps(sums + i * PANEL + 8 * h), _mm256_mul_ps(scale[h], x_scale));
+            _mm256_storeu_ps(dst + 8 * h, _mm256_add_ps(v, bias[h]));
         }
+        if (dst == tail) memcpy(y, tail, (size_t)n * sizeof *y);
     }
 }
 

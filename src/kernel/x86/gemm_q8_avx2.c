@@ -10,23 +10,33 @@
 #include "kernel/x86/gemm_avx2.h"
 
 #define INLINE static inline __attribute__((always_inline))
-enum { PANEL = OZ_AVX2_PANEL, X_BLOCK = 1 << 17 /* activations widened at a time, in L2; a row has at most as many (pack sees to it) */ };
+enum {
+    PANEL = OZ_AVX2_PANEL,
+    X_BLOCK = 1 << 17,   /* activations widened at a time, in L2; a row has at most as many (pack sees to it) */
+    WIDEN_COLS = 4096,   /* of a panel that is widened once for all tiles, into L2 */
+    WIDEN_TILES = 6,     /* so many or more */
+};
 
-/* x [n_tok] rows of ld int16, `pairs` pairs each. */
-INLINE void sum_tile(int n_tok, float *sums, const uint8_t *codes, const int16_t *x, int64_t ld, int64_t pairs) {
+/* x [n_tok] rows of ld int16, `pairs` pairs each. Codes are int8, or int16 if wide. */
+INLINE void sum_tile(bool wide, int n_tok, float *sums, const void *codes, const int16_t *x, int64_t ld, int64_t pairs) {
     __m256i acc[OZ_AVX2_TOKENS][2];
 #pragma GCC unroll 8
     for (int t = 0; t < n_tok; t++) acc[t][0] = acc[t][1] = _mm256_setzero_si256();
     for (int64_t j = 0; j < pairs; j++) {
-        const __m128i *p = (const __m128i *)(codes + 2 * PANEL * j);
-        __m256i w0 = _mm256_cvtepi8_epi16(_mm_load_si128(p)), w1 = _mm256_cvtepi8_epi16(_mm_load_si128(p + 1));
+        __m256i w[2];
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            w[h] = wide ? _mm256_load_si256((const __m256i *)codes + 2 * j + h)
+                        : _mm256_cvtepi8_epi16(_mm_load_si128((const __m128i *)codes + 2 * j + h));
+        }
 #pragma GCC unroll 8
         for (int t = 0; t < n_tok; t++) {
             int32_t pair;
             memcpy(&pair, x + t * ld + 2 * j, sizeof pair);
             __m256i xv = _mm256_set1_epi32(pair);
-            acc[t][0] = _mm256_add_epi32(acc[t][0], _mm256_madd_epi16(w0, xv));
-            acc[t][1] = _mm256_add_epi32(acc[t][1], _mm256_madd_epi16(w1, xv));
+            acc[t][0] = _mm256_add_epi32(acc[t][0], _mm256_madd_epi16(w[0], xv));
+            acc[t][1] = _mm256_add_epi32(acc[t][1], _mm256_madd_epi16(w[1], xv));
+            OZ_KEEP_AVX2(acc[t][0], acc[t][1]);
         }
     }
 #pragma GCC unroll 8
@@ -36,11 +46,15 @@ INLINE void sum_tile(int n_tok, float *sums, const uint8_t *codes, const int16_t
     }
 }
 
-typedef void sum_fn(float *sums, const uint8_t *codes, const int16_t *x, int64_t ld, int64_t pairs);
-#define SUM(nt) \
-    static void sum_##nt(float *sums, const uint8_t *codes, const int16_t *x, int64_t ld, int64_t pairs) { sum_tile(nt, sums, codes, x, ld, pairs); }
+typedef void sum_fn(float *sums, const void *codes, const int16_t *x, int64_t ld, int64_t pairs);
+#define SUM(nt)                                                                                                                              \
+    static void sum_##nt(float *sums, const void *codes, const int16_t *x, int64_t ld, int64_t pairs) { sum_tile(false, nt, sums, codes, x, ld, pairs); } \
+    static void sum_wide_##nt(float *sums, const void *codes, const int16_t *x, int64_t ld, int64_t pairs) { sum_tile(true, nt, sums, codes, x, ld, pairs); }
 SUM(1) SUM(2) SUM(3) SUM(4) SUM(5) SUM(6)
-static sum_fn *const sums_of[OZ_AVX2_TOKENS] = {sum_1, sum_2, sum_3, sum_4, sum_5, sum_6};
+static sum_fn *const sum_of[2][OZ_AVX2_TOKENS] = {
+    {sum_1, sum_2, sum_3, sum_4, sum_5, sum_6},
+    {sum_wide_1, sum_wide_2, sum_wide_3, sum_wide_4, sum_wide_5, sum_wide_6},
+};
 
 static void widen(int16_t *dst, const int8_t *src, int64_t n) {
     int64_t k = 0;
@@ -48,18 +62,23 @@ static void widen(int16_t *dst, const int8_t *src, int64_t n) {
         _mm256_storeu_si256((__m256i *)(dst + k), _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(src + k))));
     }
     for (; k < n; k++) dst[k] = src[k];
-    if (n % 2) dst[n] = 0;
 }
 
-static void gemm_block(const oz_gemm_task *t, int64_t panel0, int64_t panel1, int64_t tok0, int64_t n_tok, int16_t *x, int64_t ld) {
-    for (int64_t i = 0; i < n_tok; i++) widen(x + i * ld, (const int8_t *)t->x.data + (tok0 + i) * t->x.ld, t->w->cols);
+/* x holds the widened activations of this block, [n_tok, ld]. */
+static void gemm_block(const oz_gemm_task *t, int64_t panel0, int64_t panel1, int64_t tok0, int64_t n_tok, const int16_t *x, int64_t ld) {
+    _Alignas(32) int16_t widened[WIDEN_COLS * PANEL];
+    _Alignas(32) float sums[OZ_AVX2_TILE];
     int64_t n_tiles = oz_n_tiles_avx2(n_tok);
+    bool wide = n_tiles >= WIDEN_TILES && ld <= WIDEN_COLS;
     for (int64_t p = panel0; p < panel1; p++) {
-        const uint8_t *codes = t->w->codes + (size_t)p * t->w->panel_bytes;
+        const void *codes = t->w->codes + (size_t)p * t->w->panel_bytes;
+        if (wide) {
+            widen(widened, codes, ld * PANEL);
+            codes = widened;
+        }
         for (int64_t i = 0; i < n_tiles; i++) {
-            _Alignas(32) float sums[OZ_AVX2_TILE];
             int64_t a = oz_tile_start_avx2(n_tok, i), b = oz_tile_start_avx2(n_tok, i + 1);
-            sums_of[b - a - 1](sums, codes, x + a * ld, ld, ld / 2);
+            sum_of[wide][b - a - 1](sums, codes, x + a * ld, ld, ld / 2);
             oz_tile_store_avx2(t, p, tok0 + a, b - a, sums);
         }
     }
@@ -67,9 +86,14 @@ static void gemm_block(const oz_gemm_task *t, int64_t panel0, int64_t panel1, in
 
 void oz_gemm_q8__avx2(const oz_gemm_task *t, int64_t panel0, int64_t panel1) {
     int16_t x[X_BLOCK];
-    int64_t ld = (t->w->cols + 1) & ~(int64_t)1, block = X_BLOCK / ld;
+    int64_t cols = t->w->cols, ld = cols + cols % 2, block = X_BLOCK / ld;
     if (block > OZ_AVX2_TOKENS) block -= block % OZ_AVX2_TOKENS;
     for (int64_t tok = 0; tok < t->n_tok; tok += block) {
-        gemm_block(t, panel0, panel1, tok, t->n_tok - tok < block ? t->n_tok - tok : block, x, ld);
+        int64_t n = t->n_tok - tok < block ? t->n_tok - tok : block;
+        for (int64_t i = 0; i < n; i++) {
+            widen(x + i * ld, (const int8_t *)t->x.data + (tok + i) * t->x.ld, cols);
+            if (cols < ld) x[i * ld + cols] = 0;
+        }
+        gemm_block(t, panel0, panel1, tok, n, x, ld);
     }
 }
