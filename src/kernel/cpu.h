@@ -7,8 +7,9 @@
  * gemm row's own business: it packs, multiplies and reads rows back (embedding tables are read through get_row).
  *
  * Numerics of every row (ref/gemm.c says them in full): sums over k ascending, each output on its own; with n_groups == 1 and no offsets
- * the sum is of codes and is multiplied by the row's scale at the end, else a weight is code * scale + offset, rounded once. Q8 and F8
- * come with n_groups == 1 and no offsets only, and y = sum * (scale * x_scale) + bias in that order; Q8's sum is exact. */
+ * the sum is of codes and is multiplied by the row's scale at the end, else a weight is code * scale + offset, rounded once, or the sum of a
+ * group's codes is scaled (gemm_f32_avx2.c). Q8 and F8 come with n_groups == 1 and no offsets only, and
+ * y = sum * (scale * x_scale) + bias in that order; Q8's sum is exact. */
 #ifndef OZ_KERNEL_CPU_H
 #define OZ_KERNEL_CPU_H
 #include <stdbool.h>

@@ -151,10 +151,11 @@ static float sum_x(const float *x, int64_t n) {
 static void add_group(float *sums, const float *part, const oz_packed *w, int64_t panel, int64_t g, const x_part *xp, int n_tok) {
     int64_t at = (panel * w->n_groups + g) * PANEL;
     for (int h = 0; h < 2; h++) {
-        __m256 scale = _mm256_mul_ps(_mm256_loadu_ps(w->scales + at + 8 * h), _mm256_set1_ps(kinds[w->kind].unit[h]));
+        __m256 scale = _mm256_loadu_ps(w->scales + at + 8 * h), unit = _mm256_set1_ps(kinds[w->kind].unit[h]);
         for (int t = 0; t < n_tok; t++) {
             float *s = sums + t * PANEL + 8 * h;
-            _mm256_store_ps(s, _mm256_fmadd_ps(_mm256_load_ps(part + t * PANEL + 8 * h), scale, _mm256_load_ps(s)));
+            __m256 codes = _mm256_mul_ps(_mm256_load_ps(part + t * PANEL + 8 * h), unit);
+            _mm256_store_ps(s, _mm256_fmadd_ps(codes, scale, _mm256_load_ps(s)));
         }
     }
     if (!w->offsets) return;

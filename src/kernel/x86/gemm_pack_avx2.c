@@ -84,7 +84,7 @@ const float *oz_nan_rows_avx2(const oz_packed *w, int64_t panel) {
 
 static void pack_f8(uint8_t *dst, const float *codes, int64_t cols) {
     float *nan_rows = (float *)(dst + panel_bytes(cols, PANEL));
-    for (int i = 0; i < PANEL; i++) nan_rows[i] = 0;
+    for (int i = 0; i < PANEL; i++) nan_rows[i] = -0.0f;
     for (int64_t k = 0; k < cols; k++) {
         for (int i = 0; i < PANEL; i++) {
             float v = codes[i * cols + k];
@@ -120,7 +120,8 @@ void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64
     int64_t r = panel * PANEL, n = w->rows - r < PANEL ? w->rows - r : PANEL;
     bool scaled = w->scales && oz_scale_is_last_avx2(w);
     __m256 scale[2], bias[2];
-    float tail[PANEL] = {0};
+    float tail[PANEL];
+    for (int i = 0; i < PANEL; i++) tail[i] = -0.0f; /* adds nothing, to a negative zero either */
     if (t->bias) memcpy(tail, t->bias + r, (size_t)n * sizeof *tail);
     for (int h = 0; h < 2; h++) {
         scale[h] = scaled ? _mm256_loadu_ps(w->scales + r + 8 * h) : _mm256_set1_ps(1.0f);
