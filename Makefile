@@ -60,6 +60,10 @@ test: ounce
 	$(MAKE) $(TEST_BUILD) build/asan/ounce unit check
 	tests/run.sh build/asan
 
+# Installs what is missing, builds, fetches the small model, quantizes and measures it, prints the table.
+demo:
+	scripts/demo.sh
+
 # Fuzz targets: build/fuzz/fuzz_NAME [-max_total_time=600] [CORPUS]
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(B)/%)
@@ -75,6 +79,6 @@ man: ounce
 
 clean:
 	rm -rf build ounce
-.PHONY: all clean unit check test fuzz fuzz-programs man
+.PHONY: all clean unit check test demo fuzz fuzz-programs man
 .SECONDARY:
 -include $(shell find build -name '*.d' 2>/dev/null)
