@@ -7,7 +7,7 @@ refused. Standard library only; run twice, the bytes are the same.
 NAME.expect.json: the tensors under their Hugging Face names: dims, how many heads are interleaved, the first four values of the last
 row in f32, and the 64-bit FNV-1a of all values rounded to bf16, row by row in Hugging Face's order. The values are computed here from
 the definition of each block type, not by the program. bad/expect.txt: a line a file, `NAME<TAB>what the message must contain`."""
-import json, os, random, struct, sys
+import json, math, os, random, struct, sys
 
 OUT = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'golden', 'gguf')
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
@@ -206,6 +206,25 @@ def qwen3():
     return gguf(dims_kvs('qwen3', hidden, ffn, 1, heads, heads_kv, more) + text_kvs('qwen2'), m.tensors, version=2, align=64), m.expect
 
 
+# ---- little more than a config ----
+def scaled(more, tensors=()):
+    """A llama with nothing but an embedding and a norm: for what the metadata alone decides."""
+    base = [kv(k, t, v) for k, t, v in (('general.architecture', STR, 'llama'), ('llama.block_count', U32, 1), ('llama.context_length', U64, 131072),
+            ('llama.embedding_length', U16, 64), ('llama.feed_forward_length', I64, 32), ('llama.attention.head_count', I32, 1),
+            ('llama.attention.layer_norm_rms_epsilon', F64, 1e-6), ('llama.rope.freq_base', F32, 500000.0))]
+    plain = [('token_embd.weight', [64, 4], 0, b'\0' * 1024), ('output_norm.weight', [64], 0, b'\0' * 256)]
+    return gguf(base + list(more), plain + list(tensors))
+
+
+def llama3_factors(factor, theta, dim, original=8192, low=1, high=4):
+    out = []
+    for i in range(dim // 2):
+        wave = 2 * math.pi * theta ** (2 * i / dim)
+        smooth = (original / wave - low) / (high - low)
+        out.append(1 if wave < original / high else factor if wave > original / low else 1 / ((1 - smooth) / factor + smooth))
+    return struct.pack(f'<{dim // 2}f', *out)
+
+
 # ---- files that must be refused ----
 def bad():
     base = dims_kvs('llama', 32, 32, 1, 1, 1)
@@ -293,6 +312,10 @@ def main():
     for name, (data, expect) in (('llama', llama()), ('qwen3', qwen3())):
         open(os.path.join(OUT, name + '.gguf'), 'wb').write(data)
         json.dump(expect, open(os.path.join(OUT, name + '.expect.json'), 'w'), indent=1, sort_keys=True)
+    linear = [kv('llama.rope.scaling.type', STR, 'linear'), kv('llama.rope.scaling.factor', F32, 2.5)]
+    for name, data in (('rope-linear', scaled(linear)),
+                       ('rope-llama3', scaled([], [('rope_freqs.weight', [32], 0, llama3_factors(32, 500000, 64))]))):
+        open(os.path.join(OUT, name + '.gguf'), 'wb').write(data)
     files = bad()
     for name, (data, _) in files.items(): open(os.path.join(OUT, 'bad', name + '.gguf'), 'wb').write(data)
     with open(os.path.join(OUT, 'bad', 'expect.txt'), 'w') as f: f.writelines(f'{n}\t{want}\n' for n, (_, want) in sorted(files.items()))

@@ -1,5 +1,6 @@
 /* GGUF files as Hugging Face checkpoints: names, shapes, values and config; tokenizer files; everything that must be refused.
  * The files and what they mean come from tests/gen/gen_gguf.py. */
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -120,6 +121,34 @@ static void test_config(void **state) {
         "\"torch_dtype\": \"float16\", \"use_cache\": true, \"use_sliding_window\": false, \"vocab_size\": 265}");
 }
 
+/* Numbers of any width; a scaling that is named, and one that only a tensor of factors tells of. No tokenizer, no template. */
+static void test_rope_scaling(void **state) {
+    static const char *const want[][2] = {
+        {DIR "rope-linear.gguf", "{\"factor\": 2.5, \"rope_type\": \"linear\"}"},
+        {DIR "rope-llama3.gguf", "{\"factor\": 32.0, \"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0, "
+                                 "\"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}"},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        oz_ckpt *c = open_ok(want[i][0]);
+        json_t *scaling = json_loads(want[i][1], 0, NULL);
+        const json_t *config = oz_ckpt_config(c);
+        assert_true(json_equal(json_object_get(config, "rope_scaling"), scaling));
+        assert_true(json_real_value(json_object_get(config, "rms_norm_eps")) == 1e-6);
+        assert_int_equal(json_integer_value(json_object_get(config, "num_key_value_heads")), 1);
+        assert_int_equal(json_integer_value(json_object_get(config, "max_position_embeddings")), 131072);
+        assert_null(json_object_get(config, "eos_token_id"));
+        assert_string_equal(json_string_value(json_object_get(config, "torch_dtype")), "float32");
+        assert_int_equal(oz_ckpt_count(c), 2);
+        json_decref(scaling);
+        oz_ckpt_close(&c);
+        oz_text_files f = {0};
+        oz_err err = {0};
+        assert_int_equal(oz_text_files_open(&f, want[i][0], &err), OZ_OK);
+        assert_null(f.tokenizer);
+        oz_text_files_close(&f);
+    }
+}
+
 static oz_text_files text_ok(const char *path) {
     oz_text_files f = {0};
     oz_err err = {0};
@@ -225,11 +254,54 @@ static void test_prefixes(void **state) {
     oz_buf_deinit(&file);
 }
 
+/* Damage at a random place: a byte, or a count of eight. It is refused with a message, or it is another file that can be read. */
+static void test_mutations(void **state) {
+    oz_buf file = {0};
+    oz_err err = {0};
+    assert_int_equal(oz_file_read(&file, DIR "llama.gguf", 1 << 20, &err), OZ_OK);
+    char path[] = "/tmp/ounce-gguf-XXXXXX.gguf";
+    int fd = mkstemps(path, 5);
+    assert_int_equal(pwrite(fd, file.data, file.len, 0), file.len);
+    static const uint64_t counts[] = {0, 1, 1u << 31, UINT64_MAX, (uint64_t)1 << 63, INT64_MAX, UINT32_MAX};
+    oz_rng rng;
+    oz_rng_init(&rng, 5);
+    int refused = 0;
+    for (int i = 0; i < 1500; i++) {
+        size_t at = oz_rng_next(&rng) % 6300; /* header, metadata and infos */
+        uint64_t r = oz_rng_next(&rng), value = i % 2 ? r : counts[r % 7];
+        size_t n = i % 2 ? 1 : 8;
+        assert_int_equal(pwrite(fd, &value, n, (off_t)at), n);
+        oz_ckpt *c = NULL;
+        oz_err_clear(&err);
+        if (oz_ckpt_open(&c, path, &err) == OZ_OK)
+            oz_ckpt_close(&c);
+        else
+            refused++;
+        assert_true(!c && (err.code == OZ_OK) == (err.msg[0] == 0));
+        oz_text_files f = {0};
+        oz_err_clear(&err);
+        if (oz_text_files_open(&f, path, &err) == OZ_OK)
+            oz_text_files_close(&f);
+        else
+            assert_true(err.msg[0] && !f.tokenizer);
+        assert_int_equal(pwrite(fd, file.data + at, n, (off_t)at), n);
+    }
+    assert_true(refused > 300);
+    close(fd);
+    remove(path);
+    oz_buf_deinit(&file);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensors),   cmocka_unit_test(test_config),
-        cmocka_unit_test(test_tokenizer), cmocka_unit_test(test_tokenizer_with_bos),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_rope_scaling),
+        cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_tokenizer_with_bos),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_mutations),
     };
     return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);
 }
