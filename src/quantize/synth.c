@@ -109,15 +109,22 @@ static oz_status declare(oz_synth *s, const oz_arch_tensor *t, oz_err *err) {
     return OZ_OK;
 }
 
-static void add_scheme(oz_synth *s) {
-    const char **ignore = oz_alloc_array(s->list.n + 1, sizeof *ignore);
+/* Readers make a linear module of a tied head too: it stands in `ignore` though it has no tensor. */
+static oz_status add_scheme(oz_synth *s, oz_err *err) {
+    json_t *untied = json_copy(s->out_config);
+    json_object_set_new(untied, "tie_word_embeddings", json_false());
+    oz_arch_list all = {0};
+    oz_status st = oz_arch_list_new(&all, untied, err);
+    const char **ignore = oz_alloc_array(all.n + 1, sizeof *ignore);
     size_t n = 0;
-    for (size_t i = 0; i < s->list.n; i++) {
-        const oz_arch_tensor *t = &s->list.items[i];
-        if (is_linear(t) && !is_quantized(s, t)) ignore[n++] = t->module;
+    for (size_t i = 0; i < all.n; i++) {
+        if (is_linear(&all.items[i]) && !is_quantized(s, &all.items[i])) ignore[n++] = all.items[i].module;
     }
-    json_object_set_new(s->out_config, "quantization_config", oz_scheme_config(&s->scheme, ignore, n));
+    if (st == OZ_OK) json_object_set_new(s->out_config, "quantization_config", oz_scheme_config(&s->scheme, ignore, n));
     oz_free(ignore);
+    oz_arch_list_deinit(&all);
+    json_decref(untied);
+    return st;
 }
 
 static oz_status plan(oz_synth *s, const json_t *config, oz_err *err) {
@@ -130,7 +137,7 @@ static oz_status plan(oz_synth *s, const json_t *config, oz_err *err) {
     for (size_t i = 0; i < s->list.n; i++) OZ_TRY(declare(s, &s->list.items[i], err));
     OZ_TRY(oz_layout_fix(s->layout, err));
     s->out_config = json_deep_copy(config);
-    if (s->scheme.quantized) add_scheme(s);
+    if (s->scheme.quantized) OZ_TRY(add_scheme(s, err));
     s->quantiles = oz_alloc_array(N_QUANTILES, sizeof *s->quantiles);
     make_quantiles(s->quantiles, std, s->dtype);
     return OZ_OK;

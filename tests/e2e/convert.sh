@@ -1,0 +1,53 @@
+# convert and synth as a user runs them: sizes, files, refusals, interruption.
+. tests/lib.sh
+
+G=tests/golden/gguf
+cat >"$T/config.json" <<'END'
+{"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "vocab_size": 1000, "rms_norm_eps": 1e-5, "tie_word_embeddings": true, "torch_dtype": "bfloat16"}
+END
+
+# ---- convert ----
+fails 'convert: no target' 2 'error: --output: say where to write' $OUNCE convert $G/llama.gguf --to bf16
+fails 'convert: no type' 2 'error: --to: say what the weights become: bf16|f32' $OUNCE convert $G/llama.gguf -o "$T/x"
+fails 'convert: a type that is none' 2 'must be one of bf16|f32, found q4' $OUNCE convert $G/llama.gguf -o "$T/x" --to q4
+fails 'convert: a size that is none' 2 'max-shard-size: must be a number of bytes' $OUNCE convert $G/llama.gguf -o "$T/x" --to bf16 --max-shard-size 5XB
+fails 'convert: no such model' 1 'nowhere' $OUNCE convert nowhere -o "$T/x" --to bf16
+fails 'convert: a damaged GGUF' 1 'expected the magic' $OUNCE convert $G/bad/magic.gguf -o "$T/x" --to bf16
+same 'nothing was left behind' 'config.json err out' "$(ls -A "$T" | xargs)"
+
+$OUNCE convert $G/llama.gguf --to bf16 --dry-run --json >"$T/dry.json" 2>/dev/null
+$OUNCE convert $G/llama.gguf -o "$T/bf16" --to bf16 --json >"$T/wet.json" 2>/dev/null
+size=$(stat -c %s "$T/bf16/model.safetensors")
+same 'convert: the size that the dry run says' "$size" "$(sed -n 's/^  "bytes": \([0-9]*\),.*/\1/p' "$T/dry.json")"
+same 'convert: the size that the run says' "$size" "$(sed -n 's/^  "bytes": \([0-9]*\),.*/\1/p' "$T/wet.json")"
+same 'convert: files' 'chat_template.jinja config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json' "$(ls "$T/bf16" | xargs)"
+same 'convert: rms_norm_eps is the short decimal' '  "rms_norm_eps": 1e-05,' "$(grep rms_norm_eps "$T/bf16/config.json")"
+fails 'convert: an existing target' 1 "$T/bf16" $OUNCE convert $G/llama.gguf -o "$T/bf16" --to f32
+same 'convert: which stays as it was' "$size" "$(stat -c %s "$T/bf16/model.safetensors")"
+$OUNCE convert $G/llama.gguf -o "$T/bf16" --to f32 --force -q >/dev/null 2>"$T/err"
+same 'convert: unless forced' '  "torch_dtype": "float32",' "$(grep torch_dtype "$T/bf16/config.json")"
+same 'convert: -q is quiet' '' "$(cat "$T/err")"
+same 'a GGUF and what it becomes give the same ids' "$(echo 'in the thing' | $OUNCE tokenize $G/llama.gguf)" "$(echo 'in the thing' | $OUNCE tokenize "$T/bf16")"
+
+# ---- synth ----
+fails 'synth: no such scheme' 2 'error: --scheme: must be one of W8A8' $OUNCE synth "$T/config.json" -o "$T/s" --scheme W3A5
+fails 'synth: a group that does not divide' 1 'group_size 64 does not divide its 160 columns' $OUNCE synth "$T/config.json" -o "$T/s" --scheme W4A16 --group-size 64
+fails 'synth: no config' 1 'nowhere.json' $OUNCE synth nowhere.json -o "$T/s"
+for scheme in W8A8 W8A16 FP8_DYNAMIC; do
+    $OUNCE synth "$T/config.json" -o "$T/direct" --scheme $scheme --seed 3 -t 1 --force -q >/dev/null
+    $OUNCE synth "$T/config.json" -o "$T/dense" --seed 3 -t 2 --force -q >/dev/null
+    $OUNCE quantize "$T/dense" -o "$T/later" --scheme $scheme --force -q >/dev/null
+    same "synth: $scheme at once or later" "$(cd "$T/later" && sha256sum *)" "$(cd "$T/direct" && sha256sum *)"
+done
+
+# ---- interruption ----
+sed 's/"hidden_size": 64/"hidden_size": 4096/; s/"num_hidden_layers": 2/"num_hidden_layers": 20/' "$T/config.json" >"$T/large.json"
+mkdir "$T/int"
+$OUNCE synth "$T/large.json" -o "$T/int/out" -q >/dev/null 2>"$T/err" &
+sleep 0.5
+kill -INT $!
+wait $!
+same 'synth: SIGINT fails' 1 $?
+same 'synth: and leaves nothing behind' '' "$(ls -A "$T/int")"
+same 'synth: and says so' 'error: interrupted' "$(cat "$T/err")"
