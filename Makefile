@@ -75,6 +75,7 @@ $(B)/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/libounce.a
 
 # The manual page comes from the option tables.
 man: ounce
+	@mkdir -p docs
 	./ounce man > docs/ounce.1
 
 clean:
