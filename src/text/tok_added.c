@@ -107,8 +107,8 @@ static size_t spaces_behind(oz_slice s, size_t at) {
     return at;
 }
 
-/* White space that rstrip takes is searched again for tokens: a hit inside it is handed over too, and what follows is cut from
- * that hit's own end. That is how the reference does it. */
+/* White space that rstrip takes is searched again for tokens: a hit inside it is handed over too unless it strips on its left, and
+ * what follows is cut from that hit's own end. That is how the reference does it. */
 oz_status oz_added_cut(const oz_added *a, oz_slice s, oz_added_fn *fn, void *self, oz_err *err) {
     size_t done = 0;
     for (size_t i = 0; a->n && i < s.n;) {
@@ -117,8 +117,9 @@ oz_status oz_added_cut(const oz_added *a, oz_slice s, oz_added_fn *fn, void *sel
         size_t begin = i, end = i + t->n;
         i = end;
         if (t->single_word && is_next_to_word(s, begin, end)) continue;
-        if (t->lstrip) begin = spaces_before(s, begin, done);
         if (t->rstrip) end = spaces_behind(s, end);
+        if (t->lstrip) begin = done < begin ? spaces_before(s, begin, done) : done;
+        if (begin >= end) continue; /* the white space that it is made of was taken already */
         if (done < begin) OZ_TRY(fn(self, (oz_slice){s.p + done, begin - done}, -1, err));
         OZ_TRY(fn(self, (oz_slice){s.p + begin, end - begin}, t->id, err));
         done = end;

@@ -120,6 +120,7 @@ static oz_status options_read(bpe *m, const json_t *obj, oz_err *err) {
 
 static oz_status vocab_read(oz_vocab *v, const json_t *vocab, oz_err *err) {
     OZ_NEED(json_is_object(vocab), err, OZ_E_FORMAT, "model.vocab: must be an object, found %s", oz_json_show(vocab));
+    if (!v->ids) v->ids = oz_map_new(json_object_size(vocab));
     const char *key;
     size_t n;
     json_t *id;

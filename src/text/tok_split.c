@@ -17,14 +17,15 @@ static oz_status step_new(oz_split_step **s, oz_split *z, oz_jpath path, oz_err 
 static oz_status parse_byte_level(void *self, const json_t *obj, oz_jpath path, oz_err *err) {
     oz_split *z = self;
     oz_split_step *s = NULL;
-    bool use_regex = true, trim = true;
+    bool trim = true;
     OZ_TRY(step_new(&s, z, path, err));
     s->prefix_space = true;
     OZ_TRY(oz_json_flag(&s->prefix_space, obj, path, "add_prefix_space", err));
-    OZ_TRY(oz_json_flag(&use_regex, obj, path, "use_regex", err));
+    s->cuts = true;
+    OZ_TRY(oz_json_flag(&s->cuts, obj, path, "use_regex", err));
     OZ_TRY(oz_json_flag(&trim, obj, path, "trim_offsets", err)); /* moves offsets only */
     z->byte_level = true;
-    return use_regex ? oz_pattern_parse(&s->pattern, &z->sets, oz_slice_view(gpt2), err) : OZ_OK;
+    return s->cuts ? oz_pattern_parse(&s->pattern, &z->sets, oz_slice_view(gpt2), err) : OZ_OK;
 }
 
 static oz_status parse_digits(void *self, const json_t *obj, oz_jpath path, oz_err *err) {
@@ -33,6 +34,7 @@ static oz_status parse_digits(void *self, const json_t *obj, oz_jpath path, oz_e
     bool individual = false;
     OZ_TRY(step_new(&s, z, path, err));
     OZ_TRY(oz_json_flag(&individual, obj, path, "individual_digits", err));
+    s->cuts = true;
     s->behavior = individual ? OZ_SPLIT_ISOLATED : OZ_SPLIT_CONTIGUOUS;
     return oz_pattern_class(&s->pattern, &z->sets, "Digits", err);
 }
@@ -75,10 +77,11 @@ static const oz_stage_row rows[] = {
 
 oz_status oz_split_parse(oz_split *z, const json_t *v, oz_err *err) {
     OZ_TRY(oz_stage_parse(z, rows, v, (oz_jpath){"pre_tokenizer"}, err));
-    oz_status st = z->sets.n ? oz_alphabet_make(&z->alphabet, &z->sets, err) : OZ_OK;
+    bool cuts = false;
+    for (size_t i = 0; i < z->n; i++) cuts |= z->step[i].cuts;
+    oz_status st = cuts ? oz_alphabet_make(&z->alphabet, &z->sets, err) : OZ_OK;
     for (size_t i = 0; i < z->n && st == OZ_OK; i++) {
         oz_split_step *s = &z->step[i];
-        s->cuts |= s->pattern.len > 0;
         if (s->cuts) st = oz_matcher_new(&s->code, &z->alphabet, (oz_slice){s->pattern.data, s->pattern.len}, err);
         oz_buf_deinit(&s->pattern);
     }
