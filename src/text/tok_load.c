@@ -3,7 +3,8 @@
 #include "base/json.h"
 #include "text/tok_internal.h"
 
-enum { MAX_ADDED_BYTES = 4096 }; /* longest added token that is searched for in texts */
+/* Far above what exists; a file must not be able to make us large or slow. */
+enum { MAX_ADDED_BYTES = 4096, MAX_TEMPLATE_IDS = 1024 };
 
 static const oz_model_row *const models[] = {&oz_model_bpe, NULL};
 
@@ -128,6 +129,7 @@ static oz_status template_special(oz_ids *to, const oz_tok *t, const json_t *ite
         json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
         OZ_NEED(v >= 0 && v <= OZ_TOK_MAX_ID && oz_vocab_has(&t->vocab, (int32_t)v), err, OZ_E_FORMAT,
                 "%s.id: the ids of \"%.60s\" must be in the vocabulary, found %s", path.s, name, oz_json_show(id));
+        OZ_NEED(to->len < MAX_TEMPLATE_IDS, err, OZ_E_UNSUPPORTED, "%s: a template of more than %d ids", path.s, MAX_TEMPLATE_IDS);
         oz_ids_push(to, (int32_t)v);
     }
     return OZ_OK;

@@ -4,6 +4,8 @@
 #include "base/json.h"
 #include "text/tok_internal.h"
 
+enum { MAX_PATTERN_BYTES = 16 << 10 }; /* a character becomes a set of up to a kilobyte */
+
 /* What GPT-2 cuts by. */
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
@@ -61,6 +63,8 @@ static oz_status parse_split(void *self, const json_t *obj, oz_jpath path, oz_er
     const json_t *regex = json_object_get(pattern, "Regex"), *string = json_object_get(pattern, "String"), *p = regex ? regex : string;
     OZ_NEED(json_is_string(p) && json_object_size(pattern) == 1, err, OZ_E_FORMAT, "%s: must be {\"Regex\": \"..\"} or {\"String\": \"..\"}, found %s", at.s,
             oz_json_show(pattern));
+    OZ_NEED(json_string_length(p) <= MAX_PATTERN_BYTES, err, OZ_E_UNSUPPORTED, "%s: must be at most %d bytes, found %zu", at.s, MAX_PATTERN_BYTES,
+            json_string_length(p));
     oz_status (*parse)(oz_buf *, oz_sets *, oz_slice, oz_err *) = regex ? oz_pattern_parse : oz_pattern_literal;
     s->cuts = true;
     if (parse(&s->pattern, &z->sets, (oz_slice){json_string_value(p), json_string_length(p)}, err) == OZ_OK) return OZ_OK;

@@ -1,0 +1,59 @@
+/* A tokenizer.json and a text, with a NUL between: loaded, and if that works the text is encoded, decoded as a whole and step by step.
+ * Input without a NUL is a text for a built-in tokenizer. Good corpus: tests/golden/tokenizers/quirk-a/tokenizer.json. */
+#include <string.h>
+#include "base/json.h"
+#include "base/mem.h"
+#include "text/text.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static const char builtin[] =
+    "{\"added_tokens\":[{\"id\":6,\"content\":\"<s>\",\"lstrip\":true,\"special\":true},{\"id\":7,\"content\":\"é \",\"rstrip\":true},"
+    "{\"id\":8,\"content\":\"  \",\"rstrip\":true,\"single_word\":true,\"normalized\":false}],"
+    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"NFKD\"},{\"type\":\"Lowercase\"},{\"type\":\"NFKC\"}]},"
+    "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"},"
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\p{L}+|\"},\"behavior\":\"MergedWithNext\"},{\"type\":\"ByteLevel\"}]},"
+    "\"decoder\":{\"type\":\"ByteLevel\"},"
+    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"fuse_unk\":true,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"Ġ\":3,\"Ġab\":4,\"?\":5},\"merges\":[\"a b\",\"Ġ ab\"]}}";
+
+static void use(const oz_tok *t, const char *text, size_t n) {
+    oz_ids ids = {0};
+    oz_err err = {0};
+    if (oz_tok_encode(&ids, t, text, n, true, &err) != OZ_OK && !err.msg[0]) __builtin_trap();
+    for (size_t i = 0; i < ids.len; i++)
+        if (ids.data[i] < 0 || ids.data[i] >= oz_tok_vocab_size(t)) __builtin_trap();
+    oz_buf whole = {0}, steps = {0};
+    oz_detok d;
+    oz_tok_decode(&whole, t, ids.data, ids.len, false);
+    oz_detok_init(&d, t, false);
+    for (size_t i = 0; i < ids.len; i++) {
+        oz_detok_push(&steps, &d, ids.data[i]);
+        if (d.n_held > 3 || (steps.len && !oz_utf8_valid(steps.data, steps.len))) __builtin_trap();
+    }
+    oz_detok_flush(&steps, &d);
+    if (whole.len != steps.len || (whole.len && memcmp(whole.data, steps.data, whole.len) != 0)) __builtin_trap();
+    oz_buf_deinit(&whole);
+    oz_buf_deinit(&steps);
+    oz_free(ids.data);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+    const char *json = (const char *)data, *zero = n ? memchr(data, 0, n) : NULL, *text = zero ? zero + 1 : json;
+    size_t n_json = zero ? (size_t)(zero - json) : 0, n_text = n - (size_t)(text - json);
+    json_t *v;
+    oz_err err = {0};
+    if (!zero) {
+        json = builtin;
+        n_json = sizeof builtin - 1;
+    }
+    if (oz_json_parse(&v, json, n_json, "fuzz", &err) != OZ_OK) return 0;
+    oz_tok *t;
+    if (oz_tok_new(&t, v, NULL, &err) == OZ_OK) {
+        use(t, text, n_text);
+        oz_tok_free(&t);
+    } else if (!err.msg[0] || !zero) {
+        __builtin_trap(); /* every refusal has a reason, and the built-in one is not refused */
+    }
+    json_decref(v);
+    return 0;
+}
