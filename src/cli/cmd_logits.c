@@ -1,9 +1,5 @@
 /* ounce logits: one forward pass over given ids, everything written out. The reference interface that tests compare with. */
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-#include "base/file.h"
 #include "base/mem.h"
 #include "cli/cli.h"
 
@@ -49,8 +45,8 @@ static oz_status pass_run(pass *p, oz_model *m, oz_state *s, const oz_ids *ids, 
     return oz_writer_finish(p->w, err);
 }
 
-/* Room for the pass, then the pass, into dir/model.safetensors. */
-static oz_status write_into(const char *dir, oz_model *m, const oz_ids *ids, const oz_layout *layout, oz_err *err) {
+/* Room for the pass, then the pass, into the file. */
+static oz_status write_out(oz_model *m, const oz_ids *ids, const oz_layout *layout, oz_err *err) {
     const oz_model_info *f = oz_model_get(m);
     const int64_t n = (int64_t)ids->len, n_blocks = (n + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK, k = n < f->max_tok ? n : f->max_tok;
     pass p = {.n_layers = f->n_layers, .hidden_size = f->hidden_size, .max_tok = k};
@@ -61,7 +57,7 @@ static oz_status write_into(const char *dir, oz_model *m, const oz_ids *ids, con
     oz_status st = oz_state_new(&s, m, n_blocks, err);
     if (st == OZ_OK) st = oz_big_new((void **)&p.logits, (size_t)(k * f->vocab_size) * sizeof(float), "logits", err);
     if (st == OZ_OK && hidden) st = oz_big_new((void **)&p.hidden, (size_t)(k * f->n_layers * f->hidden_size) * sizeof(float), "hidden states", err);
-    if (st == OZ_OK) st = oz_writer_open(&p.w, layout, dir, err);
+    if (st == OZ_OK) st = oz_writer_open_file(&p.w, layout, out_path, err);
     if (st == OZ_OK) st = pass_run(&p, m, s, ids, blocks, rows, err);
     oz_writer_close(&p.w);
     oz_big_free(p.logits);
@@ -82,23 +78,12 @@ static oz_status layout_make(oz_layout *l, const oz_model_info *f, int64_t n, oz
     return oz_layout_fix(l, err);
 }
 
-/* The writer makes folders; the one file is moved out of a temporary one beside the target. */
 static oz_status write_file(oz_model *m, const oz_ids *ids, oz_err *err) {
     OZ_NEED((int64_t)ids->len <= oz_model_get(m)->max_len, err, OZ_E_ARG, "%s: %zu ids, the model takes %lld (--max-model-len)", ids_path, ids->len, (long long)oz_model_get(m)->max_len);
     oz_layout *l = oz_layout_new(0);
-    oz_outdir *d = NULL;
-    char *target = oz_asprintf("%s.parts", out_path), *made = NULL;
     oz_status st = layout_make(l, oz_model_get(m), (int64_t)ids->len, err);
-    if (st == OZ_OK) st = oz_outdir_open(&d, target, false, err);
-    if (st == OZ_OK) st = write_into(oz_outdir_path(d), m, ids, l, err);
-    if (st == OZ_OK) {
-        made = oz_path_join(oz_outdir_path(d), "model.safetensors");
-        if (rename(made, out_path) != 0) st = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: %s", out_path, strerror(errno));
-    }
-    oz_outdir_close(&d);
+    if (st == OZ_OK) st = write_out(m, ids, l, err);
     oz_layout_free(&l);
-    oz_free(target);
-    oz_free(made);
     return st;
 }
 
