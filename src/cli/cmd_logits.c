@@ -1,5 +1,7 @@
 /* ounce logits: one forward pass over given ids, everything written out. The reference interface that tests compare with. */
 #include <stdio.h>
+#include <string.h>
+#include "base/file.h"
 #include "base/mem.h"
 #include "cli/cli.h"
 
