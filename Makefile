@@ -7,7 +7,7 @@ OPT     ?= -O3
 SAN     ?=
 CFLAGS  ?= -g
 # no -ffast-math: sums are in a fixed order, and NaN means something. Contraction off: an FMA is written where it is meant.
-ALL_CFLAGS := -std=c17 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wvla -Wno-unused-parameter \
+ALL_CFLAGS := -std=c17 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wvla -Wno-unused-parameter -Werror=implicit-function-declaration \
               -ffp-contract=off -fno-math-errno -pthread -Isrc -Iinclude -MMD -MP $(OPT) $(SAN) $(CFLAGS) $(shell pkg-config --cflags $(DEPS))
 # Builds with sanitizers also prove that the token loop allocates nothing: the linker sends malloc through base/mem.c.
 ifneq ($(SAN),)

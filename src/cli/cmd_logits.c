@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
+#include <string.h>
+#include "base/file.h"
 #include "base/mem.h"
 #include "cli/cli.h"
 
