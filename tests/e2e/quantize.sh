@@ -1,0 +1,58 @@
+# ounce quantize: its options, its reports, what it leaves behind, its memory.
+. tests/lib.sh
+
+config() { # HIDDEN INTERMEDIATE LAYERS
+    echo '{"model_type":"llama","hidden_size":'$1',"intermediate_size":'$2',"num_hidden_layers":'$3',"num_attention_heads":4,
+        "num_key_value_heads":2,"vocab_size":256,"torch_dtype":"bfloat16","tie_word_embeddings":false}'
+}
+config 64 96 2 >"$T/small.json"
+$OUNCE synth "$T/small.json" -o "$T/m" -q >"$T/out" || echo 'not ok synth'
+q() { $OUNCE quantize "$T/m" -q "$@"; }
+json() { python3 -c "import json,sys; d=json.load(open(sys.argv[1])); print($2)" "$1"; }
+
+fails 'no scheme' 2 '--scheme: must be one of W8A8, W8A16, FP8_DYNAMIC, W4A16, found none' q -o "$T/o"
+fails 'unknown scheme' 2 'found W5A5' q -o "$T/o" --scheme W5A5
+fails 'groups for a channel scheme' 2 '--group-size: W8A8 has one scale a channel' q -o "$T/o" --scheme w8a8 --group-size 32
+fails 'no output' 2 '--output' q --scheme W8A8
+fails 'no model' 1 "$T/none" $OUNCE quantize "$T/none" -o "$T/o" --scheme W8A8
+fails 'a pattern that matches nothing' 1 "--targets 'model.layers.9.mlp.up_proj'" q -o "$T/o" --scheme W8A8 --targets Linear --targets model.layers.9.mlp.up_proj
+fails 'an ignore that matches nothing' 1 "--ignore 're:.*vision'" q -o "$T/o" --scheme W8A8 --ignore 're:.*vision'
+fails 'a broken expression' 1 "re:(" q -o "$T/o" --scheme W8A8 --ignore 're:('
+fails 'a group size that does not divide' 1 'error: model.layers.0.self_attn.q_proj: group_size 128 does not divide its 64 columns; these do: 8, 16, 32, 64' \
+    $OUNCE quantize "$T/m" -o "$T/o" --scheme W4A16
+same 'every offender is listed' 14 "$(grep -c '^  model.layers.*does not divide' "$T/err")"
+ok 'nothing was written' test ! -e "$T/o"
+
+for s in W8A8 W8A16 FP8_DYNAMIC 'W4A16 --group-size 16'; do
+    n=${s%% *}
+    q -o "$T/dry" --scheme $s --dry-run --json >"$T/$n.dry"
+    ok "$n: a dry run writes nothing" test ! -e "$T/dry"
+    q -o "$T/$n" --scheme $s --json -t 1 >"$T/$n.real" || echo "not ok $n"
+    sizes='[d["files"], d["bytes"], d["modules"], d["quantized_bytes"]]'
+    same "$n: predicted sizes are the real ones" "$(json "$T/$n.dry" "$sizes")" "$(json "$T/$n.real" "$sizes")"
+    same "$n: and those on disk" "$(json "$T/$n.real" 'd["bytes"]')" "$(cat "$T/$n"/*.safetensors | wc -c)"
+    q -o "$T/again" --scheme $s -t 7 --force >"$T/out" || echo "not ok $n again"
+    ok "$n: the same bytes with 7 threads" diff -r "$T/$n" "$T/again"
+    same "$n: 14 modules" 14 "$(json "$T/$n.real" 'd["quantized_modules"]')"
+done
+same 'modules and files are printed' '16 1' "$(q -o "$T/dry" --scheme W8A8 --dry-run | awk '/ model\.|lm_head/ && /\[/ { m++ } / in all/ { a++ } END { print m - 0, a }')"
+
+fails 'an existing folder' 1 "$T/W8A8" q -o "$T/W8A8" --scheme W4A16 --group-size 16
+ok 'it was left alone' cmp -s "$T/W8A8/config.json" <(q -o "$T/x" --scheme W8A8 >&2 && cat "$T/x/config.json") 2>"$T/err"
+fails 'a quantized model' 1 "dequantize it first: ounce convert $T/W8A8 -o DIR --to bf16" $OUNCE quantize "$T/W8A8" -o "$T/o" --scheme W8A8
+$OUNCE convert "$T/W8A8" -o "$T/back" --to bf16 -q >"$T/out" && q -o "$T/o" --scheme W8A8 >"$T/out" && ok 'and then' test -f "$T/o/config.json"
+q -o "$T/shards" --scheme W8A8 --max-shard-size 30000 >"$T/out" && ok 'shards' test -f "$T/shards/model.safetensors.index.json" -a ! -e "$T/shards/model.safetensors"
+
+# The bound is 200 MB and 4 times the largest tensor, whatever the number of layers: 160 million weights, of which a tensor has 2.9.
+config 1024 2816 12 >"$T/big.json"
+$OUNCE_RELEASE synth "$T/big.json" -o "$T/big" -q >"$T/out" || echo 'not ok synth'
+$OUNCE_RELEASE quantize "$T/big" -o "$T/big-w4" --scheme W4A16 --json -q >"$T/big.real" || echo 'not ok big'
+ok "peak memory $(json "$T/big.real" 'd["peak_rss_bytes"] >> 20') MB is below 100" test "$(json "$T/big.real" 'd["peak_rss_bytes"] >> 20')" -lt 100
+rm -rf "$T/big-w4"
+before=$(ls "$T")
+$OUNCE_RELEASE quantize "$T/big" -o "$T/big-w4" --scheme W4A16 -t 1 >"$T/out" 2>"$T/err" &
+for i in $(seq 500); do compgen -G "$T/*big-w4*" >/dev/null && break; sleep 0.01; done
+kill -INT $!
+wait $!
+same 'interrupted: status' 1 $?
+same 'interrupted: nothing is left' "$before" "$(ls "$T")"
