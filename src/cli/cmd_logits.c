@@ -2,8 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
-#include <string.h>
-#include "base/file.h"
 #include "base/mem.h"
 #include "cli/cli.h"
 

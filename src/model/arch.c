@@ -60,10 +60,10 @@ static const struct { const char *name; oz_rope_type type; } rope_types[] = {
 static oz_status rope_read(oz_rope_cfg *r, const json_t *config, int64_t max_position, oz_err *err) {
     r->theta = 10000.0;
     r->factor = 1.0;
-    OZ_TRY(oz_json_float(&r->theta, config, "", "rope_theta", 1.0, 1e15, err));
-    const char *where = "rope_parameters";
-    const json_t *s = json_object_get(config, where);
-    if (!s || json_is_null(s)) s = json_object_get(config, where = "rope_scaling");
+    OZ_TRY(oz_json_float(&r->theta, config, "config.json", "rope_theta", 1.0, 1e15, err));
+    const char *where = "config.json.rope_parameters";
+    const json_t *s = json_object_get(config, "rope_parameters");
+    if (!s || json_is_null(s)) where = "config.json.rope_scaling", s = json_object_get(config, "rope_scaling");
     if (!s || json_is_null(s)) return OZ_OK;
     OZ_NEED(json_is_object(s), err, OZ_E_FORMAT, "%s: must be an object, found %s", where, oz_json_show(s));
     OZ_TRY(oz_json_float(&r->theta, s, where, "rope_theta", 1.0, 1e15, err));
@@ -106,15 +106,15 @@ void oz_rope_inv_freq(float *out, const oz_rope_cfg *r, int64_t head_dim) {
 static oz_status eos_read(oz_dims *d, const json_t *config, oz_err *err) {
     const json_t *e = json_object_get(config, "eos_token_id");
     int64_t bos = -1;
-    OZ_TRY(oz_json_int(&bos, config, "", "bos_token_id", 0, INT32_MAX, err));
+    OZ_TRY(oz_json_int(&bos, config, "config.json", "bos_token_id", 0, INT32_MAX, err));
     d->bos_id = (int32_t)bos;
     if (!e || json_is_null(e)) return OZ_OK;
     size_t n = json_is_array(e) ? json_array_size(e) : 1, cap = sizeof d->eos_ids / sizeof *d->eos_ids;
-    OZ_NEED(n <= cap, err, OZ_E_UNSUPPORTED, "eos_token_id: at most %zu ids, found %zu", cap, n);
+    OZ_NEED(n <= cap, err, OZ_E_UNSUPPORTED, "config.json.eos_token_id: at most %zu ids, found %zu", cap, n);
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_is_array(e) ? json_array_get(e, i) : e;
         OZ_NEED(json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= INT32_MAX, err, OZ_E_FORMAT,
-                "eos_token_id: must be an id or a list of ids, found %s", oz_json_show(v));
+                "config.json.eos_token_id: must be an id or a list of ids, found %s", oz_json_show(v));
         d->eos_ids[d->n_eos++] = (int32_t)json_integer_value(v);
     }
     return OZ_OK;
@@ -130,28 +130,28 @@ static oz_status dims_read(oz_dims *d, const json_t *c, oz_err *err) {
         {"head_dim", &d->head_dim, 1 << 14, false},          {"max_position_embeddings", &d->max_position, 1 << 30, false}};
     d->max_position = 2048;
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
-        OZ_TRY(oz_json_int(ints[i].out, c, "", ints[i].key, 1, ints[i].max, err));
-        OZ_NEED(!ints[i].need || *ints[i].out, err, OZ_E_FORMAT, "%s: missing in config.json", ints[i].key);
+        OZ_TRY(oz_json_int(ints[i].out, c, "config.json", ints[i].key, 1, ints[i].max, err));
+        OZ_NEED(!ints[i].need || *ints[i].out, err, OZ_E_FORMAT, "config.json.%s: missing", ints[i].key);
     }
     if (!d->n_heads_kv) d->n_heads_kv = d->n_heads;
-    OZ_NEED(d->n_heads % d->n_heads_kv == 0, err, OZ_E_FORMAT, "num_key_value_heads: must divide num_attention_heads %lld, found %lld",
+    OZ_NEED(d->n_heads % d->n_heads_kv == 0, err, OZ_E_FORMAT, "config.json.num_key_value_heads: must divide num_attention_heads %lld, found %lld",
             (long long)d->n_heads, (long long)d->n_heads_kv);
     if (!d->head_dim) {
-        OZ_NEED(d->hidden_size % d->n_heads == 0, err, OZ_E_FORMAT, "num_attention_heads: must divide hidden_size %lld where head_dim is absent, found %lld",
+        OZ_NEED(d->hidden_size % d->n_heads == 0, err, OZ_E_FORMAT, "config.json.num_attention_heads: must divide hidden_size %lld where head_dim is absent, found %lld",
                 (long long)d->hidden_size, (long long)d->n_heads);
         d->head_dim = d->hidden_size / d->n_heads;
     }
-    OZ_NEED(d->head_dim % 2 == 0, err, OZ_E_FORMAT, "head_dim: must be even, found %lld", (long long)d->head_dim);
+    OZ_NEED(d->head_dim % 2 == 0, err, OZ_E_FORMAT, "config.json.head_dim: must be even, found %lld", (long long)d->head_dim);
     d->rms_norm_eps = 1e-6;
-    OZ_TRY(oz_json_float(&d->rms_norm_eps, c, "", "rms_norm_eps", 0.0, 1.0, err));
+    OZ_TRY(oz_json_float(&d->rms_norm_eps, c, "config.json", "rms_norm_eps", 0.0, 1.0, err));
     const char *act = "silu";
-    OZ_TRY(oz_json_str(&act, c, "", "hidden_act", err));
-    OZ_NEED(strcmp(act, "silu") == 0, err, OZ_E_UNSUPPORTED, "hidden_act: only silu is run here, found \"%s\"", act);
+    OZ_TRY(oz_json_str(&act, c, "config.json", "hidden_act", err));
+    OZ_NEED(strcmp(act, "silu") == 0, err, OZ_E_UNSUPPORTED, "config.json.hidden_act: only silu is run here, found \"%s\"", act);
     static const struct { const char *key; unsigned feature; } flags[] = {
         {"attention_bias", OZ_F_ATTN_BIAS}, {"mlp_bias", OZ_F_MLP_BIAS}, {"tie_word_embeddings", OZ_F_TIED}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         int on = 0;
-        OZ_TRY(oz_json_bool(&on, c, "", flags[i].key, err));
+        OZ_TRY(oz_json_bool(&on, c, "config.json", flags[i].key, err));
         if (on) d->features |= flags[i].feature;
     }
     OZ_TRY(rope_read(&d->rope, c, d->max_position, err));
@@ -160,12 +160,12 @@ static oz_status dims_read(oz_dims *d, const json_t *c, oz_err *err) {
 
 oz_status oz_arch_read(const oz_arch **arch, oz_dims *dims, const json_t *config, oz_err *err) {
     const char *type = NULL;
-    OZ_TRY(oz_json_str(&type, config, "", "model_type", err));
-    OZ_NEED(type, err, OZ_E_FORMAT, "model_type: missing in config.json");
+    OZ_TRY(oz_json_str(&type, config, "config.json", "model_type", err));
+    OZ_NEED(type, err, OZ_E_FORMAT, "config.json.model_type: missing");
     *arch = NULL;
     for (size_t i = 0; i < sizeof registry / sizeof *registry; i++)
         if (strcmp(registry[i]->model_type, type) == 0) *arch = registry[i];
-    OZ_NEED(*arch, err, OZ_E_UNSUPPORTED, "model_type: \"%s\" is not run here; known: llama, qwen3", type);
+    OZ_NEED(*arch, err, OZ_E_UNSUPPORTED, "config.json.model_type: \"%s\" is not run here; known: llama, qwen3", type);
     *dims = (oz_dims){0};
     OZ_TRY(dims_read(dims, config, err));
     return (*arch)->config(dims, config, err);

@@ -9,11 +9,11 @@ static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
     d->features |= OZ_F_QK_NORM;
     if (!json_object_get(c, "head_dim")) d->head_dim = 128;
     int use = 0;
-    OZ_TRY(oz_json_bool(&use, c, "", "use_sliding_window", err));
+    OZ_TRY(oz_json_bool(&use, c, "config.json", "use_sliding_window", err));
     d->window_from = 28;
-    OZ_TRY(oz_json_int(&d->window_from, c, "", "max_window_layers", 0, 1 << 20, err));
+    OZ_TRY(oz_json_int(&d->window_from, c, "config.json", "max_window_layers", 0, 1 << 20, err));
     if (!use) return OZ_OK;
-    return oz_json_int(&d->window, c, "", "sliding_window", 1, 1 << 30, err);
+    return oz_json_int(&d->window, c, "config.json", "sliding_window", 1, 1 << 30, err);
 }
 
 static oz_layer_kind layer(const oz_dims *d, int64_t i) {
