@@ -52,7 +52,7 @@ rm -rf "$T/big-w4"
 before=$(ls "$T")
 $OUNCE_RELEASE quantize "$T/big" -o "$T/big-w4" --scheme W4A16 -t 1 >"$T/out" 2>"$T/err" &
 for i in $(seq 500); do compgen -G "$T/*big-w4*" >/dev/null && break; sleep 0.01; done
-kill -INT $!
+kill -TERM $! # as SIGINT, which a shell has its background jobs ignore
 wait $!
 same 'interrupted: status' 1 $?
 same 'interrupted: nothing is left' "$before" "$(ls "$T")"
