@@ -45,8 +45,8 @@ enum { OZ_CLI_MAX_TEXT = 1 << 30 }; /* bytes of a text on stdin */
 /* The tokenizer of MODEL, from its text files alone (lines.c). */
 oz_status oz_cli_tok_from(oz_tok **out, const char *path, oz_err *err);
 /* Answers each JSON line of stdin with one on stdout: what `answer` returns (a new reference), or {"error": ...}, after which it
- * goes on. */
-typedef json_t *oz_cli_answer(void *self, const json_t *in, oz_err *err);
+ * goes on. text: the line that `in` was read from. */
+typedef json_t *oz_cli_answer(void *self, const json_t *in, oz_slice text, oz_err *err);
 oz_status oz_cli_lines(oz_cli_answer *answer, void *self, oz_err *err);
 /* Tokenizer alone, from files that were opened; path is for messages. */
 oz_status oz_cli_tok_open(oz_tok **out, const oz_text_files *files, const char *path, oz_err *err);

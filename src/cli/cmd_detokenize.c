@@ -61,7 +61,7 @@ static void push(oz_ids *ids, long long id) {
     ids->data[ids->len++] = id >= 0 && id <= INT32_MAX ? (int32_t)id : -1;
 }
 
-static json_t *answer(void *self, const json_t *in, oz_err *err) {
+static json_t *answer(void *self, const json_t *in, oz_slice line, oz_err *err) {
     const json_t *list = json_object_get(in, "ids");
     oz_ids ids = {0};
     json_t *out = NULL;

@@ -32,15 +32,15 @@ static json_t *to_json(const oz_ids *ids) {
     return json_pack("{s:o}", "ids", list);
 }
 
-static json_t *answer(void *self, const json_t *in, oz_err *err) {
-    const json_t *text = json_object_get(in, "text");
-    if (!json_is_string(text)) {
-        oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "text: must be a string, found %s", oz_json_show(text));
+static json_t *answer(void *self, const json_t *in, oz_slice line, oz_err *err) {
+    const json_t *v = json_object_get(in, "text");
+    if (!json_is_string(v)) {
+        oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "text: must be a string, found %s", oz_json_show(v));
         return NULL;
     }
     oz_ids ids = {0};
     json_t *out = NULL;
-    if (oz_tok_encode(&ids, self, json_string_value(text), json_string_length(text), special, err) == OZ_OK) out = to_json(&ids);
+    if (oz_tok_encode(&ids, self, json_string_value(v), json_string_length(v), special, err) == OZ_OK) out = to_json(&ids);
     oz_free(ids.data);
     return out;
 }

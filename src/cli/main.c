@@ -20,6 +20,7 @@ static const oz_cmd *const COMMANDS[] = {
     &oz_cmd_logits,
     &oz_cmd_tokenize,
     &oz_cmd_detokenize,
+    &oz_cmd_template,
     &oz_cmd_ppl,
     &oz_cmd_kl,
     &oz_cmd_synth,

@@ -47,7 +47,10 @@ typedef struct oz_template_args {
     const json_t *special_tokens; /* object: bos_token ... or NULL */
     int64_t now;                  /* local time that strftime_now formats, seconds since 1970; -1: the clock's */
 } oz_template_args;
-oz_status oz_template_render(oz_buf *out, const oz_template *t, const oz_template_args *args, oz_err *err);
+oz_status oz_template_render(oz_buf *out, const oz_template *t, const oz_template_args *args, oz_err *err); /* appends */
+/* The same, with members of the JSON object in text[0..n) (messages, tools, kwargs, special_tokens) before those of args: here integers
+ * have no limit, which jansson's have. */
+oz_status oz_template_render_text(oz_buf *out, const oz_template *t, const char *text, size_t n, const oz_template_args *args, oz_err *err);
 /* special_tokens out of tokenizer_config.json (strings, or objects with "content"); new reference. */
 json_t *oz_template_special_tokens(const json_t *tokenizer_config);
 
