@@ -76,10 +76,23 @@ oz_slice oz_tm_strip(oz_slice s, const oz_slice *chars, bool left, bool right) {
     return s;
 }
 
+/* First bytes and comparisons, which is the fastest for text; where comparisons go wrong too often the two-way search of memmem takes over,
+ * whose time does not depend on the pattern. */
 size_t oz_tm_find(const char *s, size_t n, const char *what, size_t n_what) {
     if (n_what == 0) return 0;
-    const char *at = n >= n_what ? memmem(s, n, what, n_what) : NULL;
-    return at ? (size_t)(at - s) : SIZE_MAX;
+    size_t budget = 2 * n;
+    for (size_t i = 0; n - i >= n_what && i <= n; i++) {
+        const char *at = memchr(s + i, what[0], n - i - n_what + 1);
+        if (!at) return SIZE_MAX;
+        i = (size_t)(at - s);
+        if (memcmp(at, what, n_what) == 0) return i;
+        if (budget < n_what) {
+            at = memmem(at + 1, n - i - 1, what, n_what);
+            return at ? (size_t)(at - s) : SIZE_MAX;
+        }
+        budget -= n_what;
+    }
+    return SIZE_MAX;
 }
 
 /* From the back, byte by byte: slow for hostile patterns only, and those are charged for. */

@@ -66,7 +66,14 @@ void oz_tm_put_repeat(oz_tm *c, const char *s, size_t n, int64_t times) {
     if (times <= 0 || n == 0) return;
     if (!oz_mul_size(&total, n, (size_t)times)) total = SIZE_MAX;
     if (!room(c, total)) return;
-    for (int64_t i = 0; i < times; i++) oz_buf_append(c->out, s, n);
+    size_t from = c->out->len;
+    oz_buf_append(c->out, s, n);
+    while (c->out->len - from < total) { /* what is there once more, from a copy: the buffer may move */
+        char block[4096];
+        size_t k = c->out->len - from < sizeof block ? c->out->len - from : sizeof block / n * n;
+        if (n > sizeof block) oz_buf_append(c->out, s, n);
+        else oz_buf_append(c->out, memcpy(block, c->out->data + from, k), k < total - (c->out->len - from) ? k : total - (c->out->len - from));
+    }
 }
 
 void oz_tm_printf(oz_tm *c, const char *fmt, ...) {
