@@ -56,7 +56,7 @@ static void make_scales(ck *c, gemm_data *g, const gemm_case *k) {
     float *s = oz_alloc_array(n, sizeof *s);
     int8_t *z = oz_alloc_array(n, 1);
     for (size_t i = 0; i < n; i++) {
-        s[i] = (float)(fabs(oz_rng_normal(&c->rng)) * (k->w == CK_TINY ? 1e-40 : k->w == CK_LARGE ? 1e6 : 0.01));
+        s[i] = (float)(fabs(oz_rng_normal(&c->rng)) * (k->w == CK_TINY ? 1e-28 : k->w == CK_LARGE ? 1e6 : 0.01));
         z[i] = (int8_t)ck_int(c, -8, 7);
     }
     g->scales = s;
@@ -111,16 +111,23 @@ static void gemm_data_deinit(ck *c, gemm_data *g) {
     for (int i = 0; i < CK_COUNT(all); i++) oz_free(all[i]);
 }
 
+/* Largest scale, or offset, of a row. */
+static double largest(const oz_packed *w, const float *v, int64_t r) {
+    double most = 0;
+    int64_t lanes = w->row->panel;
+    for (int64_t g = 0; v && g < w->n_groups; g++) most = fmax(most, fabs(v[(r / lanes * w->n_groups + g) * lanes + r % lanes]));
+    return most;
+}
+
 /* Rows read back are the weight's values, but for the rounding of an offset beside the product. */
 static void check_rows(ck *c, const gemm_data *g, const gemm_case *k) {
     ck_buf row = ck_buf_new((size_t)k->cols * sizeof(float), 4 * (size_t)ck_int(c, 0, 3));
     const float *got = row.p;
     for (int64_t r = 0; r < k->rows; r++) {
+        double offset = largest(g->packed, g->packed->offsets, r);
         g->packed->row->get_row(row.p, g->packed, r);
         for (int64_t i = 0; i < k->cols; i++) {
-            double want = g->dense[r * k->cols + i], slack = 0;
-            if (g->packed->offsets) slack = 16 * 0x1p-24 * (fabs(want) + fabs(g->packed->offsets[r / g->packed->row->panel * g->packed->n_groups *
-                g->packed->row->panel + i / g->packed->group_size * g->packed->row->panel + r % g->packed->row->panel]));
+            double want = g->dense[r * k->cols + i], slack = offset > 0 ? 0x1p-23 * (offset + fabs(want)) : 0;
             ck_bound(c, fabs(got[i] - want), slack, "row %lld column %lld: expected %.9g, read back %.9g", (long long)r, (long long)i, want, got[i]);
         }
     }
@@ -146,23 +153,19 @@ static void check_q8(ck *c, const gemm_data *g, const gemm_case *k, int64_t t, i
     oz_free(codes);
 }
 
-/* |error| <= u (K + 8) sum |w x| + the denormal steps. */
+/* |error| <= u (K + 8) sum |w x|. A kernel may sum an offset's part apart, which adds u 2 (K + 2) |offset| max|x|, and may carry codes times a power
+ * of two from 2^-8 to 2^28: what then falls under the smallest f32 is the floor. */
 static void check_float(ck *c, const gemm_data *g, const gemm_case *k, int64_t t, int64_t r, float got) {
-    double sum = 0, mag = 0;
+    double sum = 0, mag = 0, most_x = 0, n = (double)k->cols;
     for (int64_t i = 0; i < k->cols; i++) {
-        double p = (double)g->dense[r * k->cols + i] * g->x[t * k->cols + i] * g->x_scale[t];
+        double x = (double)g->x[t * k->cols + i] * g->x_scale[t], p = g->dense[r * k->cols + i] * x;
         sum += p;
         mag += fabs(p);
+        most_x = fmax(most_x, fabs(x));
     }
-    double want = sum + (k->bias ? g->bias[r] : 0), largest_offset = 0, largest_x = 0;
-    for (int64_t i = 0; i < k->cols; i++) largest_x = fmax(largest_x, fabs(g->x[t * k->cols + i]));
-    if (g->packed->offsets) {
-        int64_t lanes = g->packed->row->panel, n = g->packed->n_groups;
-        for (int64_t j = 0; j < n; j++) largest_offset = fmax(largest_offset, fabs(g->packed->offsets[(r / lanes * n + j) * lanes + r % lanes]));
-    }
-    double scale_step = g->scales ? 0x1p-149 * 256 * largest_x * (double)k->cols : 0; /* scales that are denormal lose bits */
-    double bound = 0x1p-24 * ((double)(k->cols + 8) * mag + fabs(want) + 2 * (double)k->cols * largest_offset * largest_x) +
-                   0x1p-149 * (double)(k->cols + 1) * fmax(1, g->x_scale[t]) + scale_step;
+    double want = sum + (k->bias ? g->bias[r] : 0), scale = largest(g->packed, g->packed->scales, r), offset = largest(g->packed, g->packed->offsets, r);
+    double floor = 0x1p-141 * (n + 1) * fmax(1, g->x_scale[t]) * fmax(1, scale) + (g->scales ? 0x1p-118 * most_x * n : 0);
+    double bound = 0x1p-24 * ((n + 8) * mag + fabs(want) + 2 * (n + 2) * offset * most_x) + floor;
     ck_bound(c, fabs(got - want), bound, "[%lld, %lld] group %lld, %lld tokens: token %lld row %lld: expected %.9g +- %.2g, found %.9g",
              (long long)k->rows, (long long)k->cols, (long long)k->group_size, (long long)k->n_tok, (long long)t, (long long)r, want, bound, got);
 }

@@ -91,7 +91,7 @@ void ck_fill(ck *c, float *x, int64_t n, ck_pattern p) {
         case CK_ZERO: x[i] = 0; break;
         case CK_SIGNED_ZERO: x[i] = v < 0 ? -0.0f : 0.0f; break;
         case CK_LARGE: x[i] = (float)(v * 1e12); break;
-        case CK_TINY: x[i] = (float)(v * 1e-41); break;
+        case CK_TINY: x[i] = (float)(v * (i % 2 ? 1e-41 : 1e-28)); break; /* subnormals among them */
         case CK_INTEGER: x[i] = (float)ck_int(c, -127, 127); break;
         default: x[i] = (float)v; break;
         }
