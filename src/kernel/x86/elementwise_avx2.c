@@ -1,0 +1,61 @@
+/* Norm, rotary embedding, gated activation and addition of one row. The row's end goes through masked loads and stores: no lane
+ * outside of it is touched, and an element is computed the same wherever it stands. */
+#include <math.h>
+#include "kernel/x86/math_avx2.h"
+#include "kernel/x86/rows_avx2.h"
+
+static inline double sum_pd(__m256d v) {
+    __m128d s = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
+    return _mm_cvtsd_f64(s) + _mm_cvtsd_f64(_mm_unpackhi_pd(s, s));
+}
+
+/* Squares are summed in f64: no overflow, and the root is the correctly rounded one but for rare ties. */
+void oz_norm__avx2(float *y, const float *x, const float *w, int64_t dim, float eps) {
+    __m256d lo = _mm256_setzero_pd(), hi = lo;
+    for (int64_t i = 0; i < dim; i += 8) {
+        __m256 v = dim - i >= 8 ? _mm256_loadu_ps(x + i) : _mm256_maskload_ps(x + i, oz_lanes_avx2(dim - i));
+        __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128(v)), b = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
+        lo = _mm256_fmadd_pd(a, a, lo);
+        hi = _mm256_fmadd_pd(b, b, hi);
+    }
+    __m256 r = _mm256_set1_ps((float)(1.0 / sqrt(sum_pd(_mm256_add_pd(lo, hi)) / (double)dim + eps)));
+    int64_t i = 0;
+    for (; i + 8 <= dim; i += 8) {
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), r), _mm256_loadu_ps(w + i)));
+    }
+    if (i < dim) {
+        __m256i m = oz_lanes_avx2(dim - i);
+        _mm256_maskstore_ps(y + i, m, _mm256_mul_ps(_mm256_mul_ps(_mm256_maskload_ps(x + i, m), r), _mm256_maskload_ps(w + i, m)));
+    }
+}
+
+/* Products and sums rounded one by one, as the reference does. */
+void oz_rope__avx2(float *head, const float *cos, const float *sin, int64_t half) {
+    for (int64_t i = 0; i < half; i += 8) {
+        __m256i m = oz_lanes_avx2(half - i < 8 ? half - i : 8);
+        __m256 a = _mm256_maskload_ps(head + i, m), b = _mm256_maskload_ps(head + i + half, m);
+        __m256 c = _mm256_maskload_ps(cos + i, m), s = _mm256_maskload_ps(sin + i, m);
+        _mm256_maskstore_ps(head + i, m, _mm256_sub_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)));
+        _mm256_maskstore_ps(head + i + half, m, _mm256_add_ps(_mm256_mul_ps(b, c), _mm256_mul_ps(a, s)));
+    }
+}
+
+static inline __m256 silu_mul(__m256 gate, __m256 up) {
+    __m256 e = oz_exp_ps(_mm256_sub_ps(_mm256_setzero_ps(), gate));
+    return _mm256_mul_ps(_mm256_div_ps(gate, _mm256_add_ps(_mm256_set1_ps(1.0f), e)), up);
+}
+
+void oz_silu_mul__avx2(float *y, const float *gate, const float *up, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, silu_mul(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
+    if (i < n) {
+        __m256i m = oz_lanes_avx2(n - i);
+        _mm256_maskstore_ps(y + i, m, silu_mul(_mm256_maskload_ps(gate + i, m), _mm256_maskload_ps(up + i, m)));
+    }
+}
+
+void oz_add__avx2(float *y, const float *x, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(y + i), _mm256_loadu_ps(x + i)));
+    for (; i < n; i++) y[i] += x[i];
+}
