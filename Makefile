@@ -73,6 +73,10 @@ fuzz-programs: $(FUZZ_BIN)
 $(B)/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/libounce.a
 	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LIBS)
 
+# What we write, held against the libraries that others read it with (see the script). TEXT=FILE, WINDOWS=N.
+interop: ounce
+	tests/interop/run.sh
+
 # The manual page comes from the option tables.
 man: ounce
 	@mkdir -p docs

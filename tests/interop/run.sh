@@ -3,7 +3,7 @@
 # PyPI's torch comes with CUDA), fetches SmolLM2-135M-Instruct. Not part of make test. TEXT=FILE, WINDOWS=N: what logits are compared on.
 set -eu
 cd "$(dirname "$0")/../.."
-work=build/interop venv=build/venv text=${TEXT:-data/text.txt}
+work=build/interop venv=build/venv text=${TEXT:-bench/text/demo.txt}
 packages="torch transformers==5.23.* compressed-tensors==0.20.* safetensors>=0.8 numpy"
 
 if ! "$venv/bin/python" -c 'import torch, transformers, compressed_tensors' 2>/dev/null; then
