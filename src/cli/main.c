@@ -17,6 +17,7 @@ static const oz_cmd *const COMMANDS[] = {
     &oz_cmd_quantize,
     &oz_cmd_convert,
     &oz_cmd_inspect,
+    &oz_cmd_run,
     &oz_cmd_logits,
     &oz_cmd_tokenize,
     &oz_cmd_detokenize,

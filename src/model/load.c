@@ -27,7 +27,9 @@ static oz_status vec_load(float **out, oz_model *m, const oz_ckpt *c, const oz_a
             x->n_dims, x->n_dims ? (long long)x->dims[0] : 0, x->file_name);
     float *host, *dev;
     OZ_TRY(oz_big_new((void **)&host, (size_t)t->rows * sizeof *host, t->name, err));
-    oz_to_f32(host, x->dtype, x->data, t->rows);
+    const oz_weight order = {.rows = t->rows, .rope_heads = x->rope_heads}; /* a bias of q or k out of a GGUF is interleaved as its rows are */
+    const size_t size = (size_t)oz_dtype_get(x->dtype)->block_bytes;
+    for (int64_t r = 0; r < t->rows; r++) oz_to_f32(host + r, x->dtype, (const char *)x->data + (size_t)oz_weight_stored_row(&order, r) * size, 1);
     oz_status st = m->ops->mem_new((void **)&dev, m->dev, (size_t)t->rows * sizeof *dev, t->name, err);
     if (st == OZ_OK) {
         m->ops->upload(m->dev, dev, host, (size_t)t->rows * sizeof *dev);
