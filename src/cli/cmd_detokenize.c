@@ -1,12 +1,12 @@
 /* ounce detokenize MODEL: ids on stdin to text on stdout. */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "cli/cli.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static bool keep_special, jsonl, stream;
 
@@ -39,8 +39,10 @@ static json_t *deltas(const oz_tok *t, const oz_ids *ids) {
     oz_detok_init(&d, t, !keep_special);
     for (size_t i = 0; i <= ids->len; i++) {
         oz_buf_clear(&delta);
-        if (i < ids->len) oz_detok_push(&delta, &d, ids->data[i]);
-        else oz_detok_flush(&delta, &d);
+        if (i < ids->len)
+            oz_detok_push(&delta, &d, ids->data[i]);
+        else
+            oz_detok_flush(&delta, &d);
         json_array_append_new(list, string_of(&delta));
     }
     oz_buf_deinit(&delta);
@@ -67,11 +69,16 @@ static json_t *answer(void *self, const json_t *in, oz_slice line, oz_err *err) 
     json_t *out = NULL;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *id = json_array_get(list, i);
-        if (!json_is_integer(id)) { oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "ids[%zu]: must be an integer, found %s", i, oz_json_show(id)); break; }
+        if (!json_is_integer(id)) {
+            oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "ids[%zu]: must be an integer, found %s", i, oz_json_show(id));
+            break;
+        }
         push(&ids, json_integer_value(id));
     }
-    if (!json_is_array(list)) oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "ids: must be an array, found %s", oz_json_show(list));
-    else if (ids.len == json_array_size(list)) out = stream ? deltas(self, &ids) : text_of(self, &ids);
+    if (!json_is_array(list))
+        oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "ids: must be an array, found %s", oz_json_show(list));
+    else if (ids.len == json_array_size(list))
+        out = stream ? deltas(self, &ids) : text_of(self, &ids);
     oz_free(ids.data);
     return out;
 }
@@ -84,8 +91,8 @@ static oz_status ids_read(oz_ids *ids, const oz_buf *in, oz_err *err) {
         errno = 0;
         long long id = strtoll(p, &next, 10);
         if (errno) id = -1;
-        OZ_NEED(next != p && (next == end || (*next && strchr(space, *next))), err, OZ_E_FORMAT, "stdin: byte %td: expected a decimal id, found \"%.20s\"",
-                p - in->data, p);
+        OZ_NEED(next != p && (next == end || (*next && strchr(space, *next))), err, OZ_E_FORMAT,
+                "stdin: byte %td: expected a decimal id, found \"%.20s\"", p - in->data, p);
         push(ids, id);
         p = next;
     }

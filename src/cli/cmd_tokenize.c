@@ -1,9 +1,9 @@
 /* ounce tokenize MODEL: text on stdin to ids on stdout. */
-#include <stdio.h>
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "cli/cli.h"
+#include <stdio.h>
 
 static bool special, jsonl;
 

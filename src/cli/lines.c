@@ -1,11 +1,11 @@
 /* Commands that answer JSON lines, and the tokenizer that they need. */
+#include "base/file.h"
+#include "base/json.h"
+#include "cli/cli.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/file.h"
-#include "base/json.h"
-#include "cli/cli.h"
 
 oz_status oz_cli_tok_from(oz_tok **out, const char *path, oz_err *err) {
     oz_text_files files;

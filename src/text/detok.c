@@ -1,14 +1,16 @@
 /* From ids back to text, one at a time or all at once: the same steps, so that a stream's deltas always add up to the whole. */
-#include <string.h>
 #include "text/tok_internal.h"
+#include <string.h>
 
 void oz_utf8_replace(oz_buf *out, const char *p, size_t n) {
     while (n) {
         uint32_t c;
         bool ok = true;
         size_t k = oz_utf8_next(p, n, &c, &ok);
-        if (ok) oz_buf_append(out, p, k);
-        else oz_buf_put_utf8(out, 0xFFFD);
+        if (ok)
+            oz_buf_append(out, p, k);
+        else
+            oz_buf_put_utf8(out, 0xFFFD);
         p += k;
         n -= k;
     }

@@ -10,10 +10,8 @@ static oz_status push(oz_norms *z, oz_norm step, oz_jpath path, oz_err *err) {
     return OZ_OK;
 }
 
-#define PARSE(name, run, form)                                                                  \
-    static oz_status name(void *self, const json_t *obj, oz_jpath path, oz_err *err) {          \
-        return push(self, (oz_norm){run, form}, path, err);                                     \
-    }
+#define PARSE(name, run, form) \
+    static oz_status name(void *self, const json_t *obj, oz_jpath path, oz_err *err) { return push(self, (oz_norm){run, form}, path, err); }
 PARSE(parse_nfc, run_form, OZ_UC_NFC)
 PARSE(parse_nfd, run_form, OZ_UC_NFD)
 PARSE(parse_nfkc, run_form, OZ_UC_NFKC)
@@ -30,9 +28,7 @@ static const oz_stage_row rows[] = {
     {0},
 };
 
-oz_status oz_norms_parse(oz_norms *z, const json_t *v, oz_err *err) {
-    return oz_stage_parse(z, rows, v, (oz_jpath){"normalizer"}, err);
-}
+oz_status oz_norms_parse(oz_norms *z, const json_t *v, oz_err *err) { return oz_stage_parse(z, rows, v, (oz_jpath){"normalizer"}, err); }
 
 oz_slice oz_norms_run(const oz_norms *z, oz_slice s, oz_buf *out, oz_buf *tmp) {
     for (size_t i = 0; i < z->n; i++) {

@@ -1,12 +1,16 @@
 /* Encoding a text, and what can be asked of a tokenizer. */
-#include <string.h>
 #include "text/tok_internal.h"
+#include <string.h>
 
 enum { CACHE_MAX_SLOTS = 1 << 16, CACHE_MAX_BYTES = 64 };
 
 /* Words come again: a slot says where a word stands in the text and where its ids in the output. Both stay until the text is done,
  * so nothing is copied; and the ids of a word do not depend on where it stands. */
-typedef struct cached { const char *word; uint32_t n, n_ids; size_t ids; } cached;
+typedef struct cached {
+    const char *word;
+    uint32_t n, n_ids;
+    size_t ids;
+} cached;
 
 typedef struct encoder {
     const oz_tok *t;

@@ -3,9 +3,9 @@
  * The tokens are sorted; at a byte that begins one, the range of tokens that still fit is narrowed byte by byte with a binary search.
  * That costs at most the longest token's length at each position, which is bounded, and almost nothing where no token begins; an
  * automaton would save the rest and cost a table. */
+#include "text/tok_internal.h"
 #include <stdlib.h>
 #include <string.h>
-#include "text/tok_internal.h"
 
 void oz_added_push(oz_added *a, oz_added_token t, oz_slice text) {
     oz_grow((void **)&a->tok, &a->cap, a->n + 1, sizeof *a->tok);
@@ -48,8 +48,10 @@ void oz_added_deinit(oz_added *a) {
 static size_t bound(const oz_added *a, size_t lo, size_t hi, size_t depth, int b) {
     while (lo < hi) {
         size_t mid = (lo + hi) / 2;
-        if ((unsigned char)a->chars.data[a->tok[mid].at + depth] < b) lo = mid + 1;
-        else hi = mid;
+        if ((unsigned char)a->chars.data[a->tok[mid].at + depth] < b)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return lo;
 }
@@ -113,7 +115,10 @@ oz_status oz_added_cut(const oz_added *a, oz_slice s, oz_added_fn *fn, void *sel
     size_t done = 0;
     for (size_t i = 0; a->n && i < s.n;) {
         const oz_added_token *t = a->first[(unsigned char)s.p[i]] ? longest(a, s.p + i, s.n - i) : NULL;
-        if (!t) { i++; continue; }
+        if (!t) {
+            i++;
+            continue;
+        }
         size_t begin = i, end = i + t->n;
         i = end;
         if (t->single_word && is_next_to_word(s, begin, end)) continue;

@@ -4,10 +4,10 @@
  * pattern of a tokenizer tells apart become one kind, a byte; a text is turned into its kinds once, and the patterns, with their sets
  * written as sets of kinds, run on those bytes through PCRE2's compiler without its UTF mode. Published tokenizers have 10 to 40 kinds. */
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include "text/tok_internal.h"
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
-#include "text/tok_internal.h"
 
 enum { N_CODE_POINTS = 0x110000, MAX_KINDS = 256, JIT_STACK_START = 32 << 10, JIT_STACK_MAX = 64 << 20, MATCH_LIMIT = 10 << 20 };
 
@@ -84,8 +84,10 @@ static void put_set(oz_buf *out, const oz_alphabet *a, int set) {
 oz_status oz_matcher_new(void **code, const oz_alphabet *a, oz_slice pattern, oz_err *err) {
     oz_buf p = {0};
     for (size_t i = 0; i < pattern.n; i++) {
-        if (pattern.p[i] == OZ_SET_MARK) put_set(&p, a, pattern.p[++i] - 1);
-        else oz_buf_putc(&p, pattern.p[i]);
+        if (pattern.p[i] == OZ_SET_MARK)
+            put_set(&p, a, pattern.p[++i] - 1);
+        else
+            oz_buf_putc(&p, pattern.p[i]);
     }
     int number;
     PCRE2_SIZE at;
@@ -116,8 +118,10 @@ oz_matching *oz_matching_new(void) {
     oz_matching *m = oz_alloc(sizeof *m);
     m->data = pcre2_match_data_create(1, NULL);
     m->context = pcre2_match_context_create(NULL);
-    if (!m->data || !m->context) oz_matching_free(&m);
-    else pcre2_set_match_limit(m->context, MATCH_LIMIT);
+    if (!m->data || !m->context)
+        oz_matching_free(&m);
+    else
+        pcre2_set_match_limit(m->context, MATCH_LIMIT);
     return m;
 }
 

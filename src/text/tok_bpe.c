@@ -3,17 +3,20 @@
  * A word starts as its bytes (or characters); again and again the neighbouring pair of the lowest rank, the leftmost of equals, becomes
  * one token. A heap of (rank, place) over a linked list makes that n log n for a word of any length: an entry whose pair has changed
  * in the meantime is passed over. Pairs lie in one open-addressed table, built without an allocation an entry. */
-#include <stdio.h>
-#include <string.h>
-#include <sys/random.h>
 #include "base/clock.h"
 #include "base/json.h"
 #include "text/tok_internal.h"
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
 
 enum { NONE = -1 };
 #define NO_RANK UINT32_MAX
 
-typedef struct pair { int32_t a, b, to; uint32_t rank; } pair; /* a -1: an empty slot */
+typedef struct pair {
+    int32_t a, b, to;
+    uint32_t rank;
+} pair; /* a -1: an empty slot */
 
 typedef struct bpe {
     const oz_vocab *vocab;
@@ -44,7 +47,8 @@ static oz_status sides(oz_slice out[2], const json_t *v, size_t i, oz_err *err) 
     if (json_is_string(v)) {
         const char *s = json_string_value(v), *space = strchr(s, ' ');
         size_t n = json_string_length(v);
-        OZ_NEED(space && !strchr(space + 1, ' '), err, OZ_E_FORMAT, "model.merges[%zu]: must be two tokens with one space between, found %s", i, oz_json_show(v));
+        OZ_NEED(space && !strchr(space + 1, ' '), err, OZ_E_FORMAT,
+                "model.merges[%zu]: must be two tokens with one space between, found %s", i, oz_json_show(v));
         out[0] = (oz_slice){s, (size_t)(space - s)};
         out[1] = (oz_slice){space + 1, n - out[0].n - 1};
         return OZ_OK;
@@ -125,7 +129,8 @@ static oz_status vocab_read(oz_vocab *v, const json_t *vocab, oz_err *err) {
     size_t n;
     json_t *id;
     json_object_keylen_foreach((json_t *)vocab, key, n, id) {
-        OZ_NEED(json_is_integer(id), err, OZ_E_FORMAT, "model.vocab: the id of \"%.60s\" must be an integer, found %s", key, oz_json_show(id));
+        OZ_NEED(json_is_integer(id), err, OZ_E_FORMAT, "model.vocab: the id of \"%.60s\" must be an integer, found %s", key,
+                oz_json_show(id));
         OZ_TRY(oz_vocab_add(v, json_integer_value(id), (oz_slice){key, n}, OZ_TOK_MODEL, "model.vocab", err));
     }
     return OZ_OK;
@@ -154,7 +159,10 @@ static oz_status bpe_load(void **self, oz_vocab *v, const json_t *obj, bool byte
 
 /* ---- encoding */
 
-struct oz_symbol { int32_t id, to, prev, next; uint32_t rank; }; /* rank, to: of the pair with the next symbol */
+struct oz_symbol {
+    int32_t id, to, prev, next;
+    uint32_t rank;
+}; /* rank, to: of the pair with the next symbol */
 typedef struct oz_symbol symbol;
 
 static oz_status room(oz_model_work *w, size_t n, oz_err *err) {
@@ -167,7 +175,8 @@ static oz_status room(oz_model_work *w, size_t n, oz_err *err) {
     w->heap = NULL;
     w->cap = 0;
     OZ_TRY(oz_big_new((void **)&w->symbols, cap * sizeof *w->symbols, "the symbols of a word", err));
-    OZ_TRY(oz_big_new((void **)&w->heap, 2 * cap * sizeof *w->heap, "the merges of a word", err)); /* a merge takes one out and puts two in */
+    OZ_TRY(
+        oz_big_new((void **)&w->heap, 2 * cap * sizeof *w->heap, "the merges of a word", err)); /* a merge takes one out and puts two in */
     w->cap = cap;
     return OZ_OK;
 }
@@ -286,5 +295,7 @@ static oz_status bpe_encode(oz_ids *out, const void *self, oz_model_work *w, oz_
 }
 
 const oz_model_row oz_model_bpe = {
-    "BPE", "type|dropout|unk_token|continuing_subword_prefix|end_of_word_suffix|fuse_unk|byte_fallback|ignore_merges|vocab|merges", bpe_load, bpe_encode, bpe_free,
+    "BPE",    "type|dropout|unk_token|continuing_subword_prefix|end_of_word_suffix|fuse_unk|byte_fallback|ignore_merges|vocab|merges",
+    bpe_load, bpe_encode,
+    bpe_free,
 };

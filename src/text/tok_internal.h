@@ -1,6 +1,6 @@
 /* Inside the tokenizer: what its files share. A text goes through these stages, each a table of rows by the "type" in the JSON:
  *   added tokens cut out (tok_added.c) -> normalised (normalize.c) -> cut into words (tok_split.c, with the patterns of
- *   tok_pattern.c over the alphabet of tok_alphabet.c) -> model (tok_bpe.c) -> what the post-processor adds (tok_post.c). */
+ *   tok_pattern.c over the alphabet of tok_alphabet.c) -> model (tok_bpe.c) -> what the post-processor adds (tok_load.c). */
 #ifndef OZ_TEXT_TOK_INTERNAL_H
 #define OZ_TEXT_TOK_INTERNAL_H
 #include "base/map.h"
@@ -81,7 +81,7 @@ uint32_t oz_byte_char(uint8_t byte);
 int oz_char_byte(uint32_t c);
 
 /* ---- Added tokens (tok_added.c) */
-typedef struct oz_added_token { int32_t id; bool lstrip, rstrip, single_word; size_t at, n, order; } oz_added_token; /* text: chars[at], n */
+typedef struct oz_added_token { int32_t id; bool lstrip, rstrip, single_word; size_t at, n, order; } oz_added_token; /* in chars */
 typedef struct oz_added { oz_added_token *tok; size_t n, cap; bool first[256]; oz_buf chars; } oz_added; /* sorted by text */
 void oz_added_push(oz_added *a, oz_added_token t, oz_slice text);
 void oz_added_seal(oz_added *a); /* of equal texts the first pushed stays */
@@ -126,7 +126,9 @@ typedef struct oz_match { bool found; size_t begin, end; } oz_match;
 oz_status oz_matching_find(oz_match *out, oz_matching *m, const void *code, const uint8_t *s, size_t n, size_t from, oz_err *err);
 
 /* ---- Pre-tokenisers (tok_split.c) */
-typedef enum oz_split_behavior { OZ_SPLIT_ISOLATED, OZ_SPLIT_REMOVED, OZ_SPLIT_MERGED_WITH_PREVIOUS, OZ_SPLIT_MERGED_WITH_NEXT, OZ_SPLIT_CONTIGUOUS } oz_split_behavior;
+typedef enum oz_split_behavior {
+    OZ_SPLIT_ISOLATED, OZ_SPLIT_REMOVED, OZ_SPLIT_MERGED_WITH_PREVIOUS, OZ_SPLIT_MERGED_WITH_NEXT, OZ_SPLIT_CONTIGUOUS
+} oz_split_behavior;
 typedef struct oz_split_step { bool prefix_space, cuts, invert; oz_split_behavior behavior; oz_buf pattern; void *code; } oz_split_step;
 typedef struct oz_split { oz_split_step step[OZ_TOK_MAX_STEPS]; size_t n; bool byte_level; oz_sets sets; oz_alphabet alphabet; } oz_split;
 oz_status oz_split_parse(oz_split *z, const json_t *v, oz_err *err);

@@ -1,8 +1,8 @@
 /* JSON paths, and the walk over one stage of tokenizer.json. */
-#include <stdio.h>
-#include <string.h>
 #include "base/json.h"
 #include "text/tok_internal.h"
+#include <stdio.h>
+#include <string.h>
 
 /* A path too long for a message keeps its beginning. */
 oz_jpath oz_jpath_key(oz_jpath base, const char *key) {
@@ -31,8 +31,9 @@ oz_status oz_json_keys(const json_t *obj, oz_jpath path, const char *keys, oz_er
     const char *key;
     size_t n;
     json_t *v;
-    json_object_keylen_foreach((json_t *)obj, key, n, v) OZ_NEED(listed(keys, key, n), err, OZ_E_UNSUPPORTED,
-        "%s: not supported, expected one of %s; found %s", oz_jpath_key(path, key).s, keys, oz_json_show(v));
+    json_object_keylen_foreach((json_t *)obj, key, n, v)
+        OZ_NEED(listed(keys, key, n), err, OZ_E_UNSUPPORTED, "%s: not supported, expected one of %s; found %s", oz_jpath_key(path, key).s,
+                keys, oz_json_show(v));
     return OZ_OK;
 }
 

@@ -1,7 +1,7 @@
 /* tokenizer.json as a whole: the order in which its parts are read, its added tokens, post-processor and decoder. */
-#include <string.h>
 #include "base/json.h"
 #include "text/tok_internal.h"
+#include <string.h>
 
 /* Far above what exists; a file must not be able to make us large or slow. */
 enum { MAX_ADDED_BYTES = 4096, MAX_TEMPLATE_IDS = 1024 };
@@ -65,7 +65,11 @@ static oz_status load_pieces(oz_tok *t, const json_t *decoder, oz_err *err) {
 
 /* ---- added tokens */
 
-typedef struct added { oz_added_token token; oz_slice content; bool normalized, special; } added;
+typedef struct added {
+    oz_added_token token;
+    oz_slice content;
+    bool normalized, special;
+} added;
 
 static oz_status added_read(added *out, oz_tok *t, const json_t *obj, oz_jpath path, oz_err *err) {
     OZ_TRY(oz_json_keys(obj, path, "id|content|single_word|lstrip|rstrip|normalized|special", err));
@@ -144,7 +148,8 @@ static void put_before(oz_ids *ids, const oz_ids *first) {
 }
 
 /* One item of a template: {"SpecialToken": ..} or {"Sequence": {"id": "A"}}. */
-static oz_status template_item(oz_ids side[2], int *seen, const oz_tok *t, const json_t *item, const json_t *specials, oz_jpath path, oz_err *err) {
+static oz_status template_item(oz_ids side[2], int *seen, const oz_tok *t, const json_t *item, const json_t *specials, oz_jpath path,
+                               oz_err *err) {
     OZ_TRY(oz_json_keys(item, path, "SpecialToken|Sequence", err));
     const json_t *special = json_object_get(item, "SpecialToken"), *sequence = json_object_get(item, "Sequence");
     OZ_NEED(!special != !sequence, err, OZ_E_FORMAT, "%s: must be a SpecialToken or a Sequence, found %s", path.s, oz_json_show(item));
@@ -193,10 +198,11 @@ static oz_status load_special(int32_t *id, const oz_tok *t, const json_t *config
     const json_t *v = json_object_get(config, key), *content = json_is_object(v) ? json_object_get(v, "content") : v;
     *id = -1;
     if (!v || json_is_null(v)) return OZ_OK;
-    OZ_NEED(json_is_string(content), err, OZ_E_FORMAT, "tokenizer_config.json: %s: must be a string, an object with content or null, found %s", key,
-            oz_json_show(v));
+    OZ_NEED(json_is_string(content), err, OZ_E_FORMAT,
+            "tokenizer_config.json: %s: must be a string, an object with content or null, found %s", key, oz_json_show(v));
     *id = oz_vocab_find(&t->vocab, (oz_slice){json_string_value(content), json_string_length(content)}, OZ_TOK_ANY);
-    OZ_NEED(*id >= 0, err, OZ_E_FORMAT, "tokenizer_config.json: %s: %s is not in the vocabulary of tokenizer.json", key, oz_json_show(content));
+    OZ_NEED(*id >= 0, err, OZ_E_FORMAT, "tokenizer_config.json: %s: %s is not in the vocabulary of tokenizer.json", key,
+            oz_json_show(content));
     return OZ_OK;
 }
 
@@ -208,7 +214,8 @@ static oz_status check_ignored(const json_t *root, const char *key, oz_err *err)
 
 static oz_status load(oz_tok *t, const json_t *root, const json_t *config, oz_err *err) {
     const char *version = "1.0";
-    OZ_TRY(oz_json_keys(root, (oz_jpath){""}, "version|truncation|padding|added_tokens|normalizer|pre_tokenizer|post_processor|decoder|model", err));
+    OZ_TRY(oz_json_keys(root, (oz_jpath){""},
+                        "version|truncation|padding|added_tokens|normalizer|pre_tokenizer|post_processor|decoder|model", err));
     OZ_TRY(oz_json_str(&version, root, "", "version", err));
     OZ_NEED(strcmp(version, "1.0") == 0, err, OZ_E_UNSUPPORTED, "version: must be \"1.0\", found \"%.20s\"", version);
     OZ_TRY(check_ignored(root, "truncation", err));

@@ -3,8 +3,8 @@
  * The structure of a pattern (groups, alternatives, repeats, looking around) means the same in both and is passed on; what a
  * character is, is decided here: \p{..} and \s by the generated tables, case-insensitive letters by their equivalents, `.`, `^`, `$`
  * and \b by what they mean in Ruby. What the two understand differently, and what published tokenizers do not use, is an error. */
-#include <string.h>
 #include "text/tok_internal.h"
+#include <string.h>
 
 enum { MAX_DEPTH = 64 };
 
@@ -20,7 +20,7 @@ typedef struct parser {
     uint32_t last;   /* the item before, if it is an ASCII letter under (?i) */
 } parser;
 
-#define FAIL_AT(x, what)                                                                                                \
+#define FAIL_AT(x, what)                                                                                                       \
     OZ_FAIL((x)->err, OZ_E_UNSUPPORTED, "%s is not supported in a pattern (at byte %td: \"%.*s\")", what, (x)->p - (x)->begin, \
             (int)((x)->end - (x)->p < 24 ? (x)->end - (x)->p : 24), (x)->p)
 
@@ -125,7 +125,10 @@ static oz_status escape_class(parser *x, oz_set *s) {
             if (named) k = oz_uc_class_find(x->p, (size_t)(close - x->p));
             if (k) x->p = close + 1;
         }
-        if (!k) { x->p = start - 1; FAIL_AT(x, "this character property"); }
+        if (!k) {
+            x->p = start - 1;
+            FAIL_AT(x, "this character property");
+        }
     } else if (strchr("sdwSDW", *x->p)) {
         char name = (char)(*x->p | 32);
         negate = *x->p != name;
@@ -198,8 +201,10 @@ static oz_status item_set(parser *x, oz_set *s) {
         oz_set_negate(s);
         return OZ_OK;
     }
-    if (take(x, "\\")) OZ_TRY(escape_char(x, &c, &is_char));
-    else x->p += oz_uc_next(x->p, &c);
+    if (take(x, "\\"))
+        OZ_TRY(escape_char(x, &c, &is_char));
+    else
+        x->p += oz_uc_next(x->p, &c);
     if (!is_char) return escape_class(x, s);
     OZ_TRY(add_chars(x, s, c, c));
     if (!x->fold[x->depth]) return OZ_OK;
@@ -222,10 +227,14 @@ static oz_status item(parser *x) {
 static oz_status options(parser *x) {
     bool on = true, fold = x->fold[x->depth], dot_all = x->dot_all[x->depth];
     for (; x->p < x->end && *x->p != ':' && *x->p != ')'; x->p++) {
-        if (*x->p == '-') on = false;
-        else if (*x->p == 'i') fold = on;
-        else if (*x->p == 'm') dot_all = on;
-        else FAIL_AT(x, "this option");
+        if (*x->p == '-')
+            on = false;
+        else if (*x->p == 'i')
+            fold = on;
+        else if (*x->p == 'm')
+            dot_all = on;
+        else
+            FAIL_AT(x, "this option");
     }
     if (x->p == x->end) FAIL_AT(x, "a group without an end");
     if (*x->p++ == ')') { /* for the rest of the enclosing group, which Ruby also makes a group around later alternatives */
@@ -275,11 +284,14 @@ static bool braces(parser *x, bool *exact) {
     if (q < x->end && *q == ',') {
         q++;
         while (q + n2 < x->end && q[n2] >= '0' && q[n2] <= '9') n2++;
-    } else if (!*exact) return false;
+    } else if (!*exact)
+        return false;
     if (q + n2 >= x->end || q[n2] != '}' || (n1 == 0 && n2 == 0)) return false;
     oz_buf_putc(x->out, '{');
-    if (n1) oz_buf_append(x->out, p, n1);
-    else oz_buf_putc(x->out, '0');
+    if (n1)
+        oz_buf_append(x->out, p, n1);
+    else
+        oz_buf_putc(x->out, '0');
     if (!*exact) oz_buf_putc(x->out, ',');
     if (n2) oz_buf_append(x->out, q, n2);
     oz_buf_putc(x->out, '}');
@@ -298,8 +310,14 @@ static oz_status repeat(parser *x, bool *taken) {
     }
     if (!x->repeatable) FAIL_AT(x, "a repeat of nothing");
     x->repeatable = false;
-    if (at(x, "?") && !exact) { oz_buf_putc(x->out, *x->p++); return OZ_OK; }
-    if (at(x, "+") && !brace) { oz_buf_putc(x->out, *x->p++); return OZ_OK; }
+    if (at(x, "?") && !exact) {
+        oz_buf_putc(x->out, *x->p++);
+        return OZ_OK;
+    }
+    if (at(x, "+") && !brace) {
+        oz_buf_putc(x->out, *x->p++);
+        return OZ_OK;
+    }
     /* Ruby reads {n}? as an optional {n}, and {n,m}+ as a repeat of a repeat; PCRE2 reads them as lazy and possessive. */
     if (one_of(x, "*+?")) FAIL_AT(x, "a repeat of a repeat");
     return OZ_OK;
@@ -307,12 +325,10 @@ static oz_status repeat(parser *x, bool *taken) {
 
 /* Places: what stands for a position between two characters. `behind`: a newline comes before it. */
 static oz_status place(parser *x, bool *taken) {
-    static const struct { const char *from, *before, *behind; } places[] = {
-        {"\\A", "\\A", NULL},
-        {"\\z", "\\z", NULL},
-        {"\\Z", "(?=", "?\\z)"},
-        {"^", "(?:\\A|(?<=", ")(?!\\z))"},
-        {"$", "(?=", "|\\z)"},
+    static const struct {
+        const char *from, *before, *behind;
+    } places[] = {
+        {"\\A", "\\A", NULL}, {"\\z", "\\z", NULL}, {"\\Z", "(?=", "?\\z)"}, {"^", "(?:\\A|(?<=", ")(?!\\z))"}, {"$", "(?=", "|\\z)"},
     };
     *taken = false;
     for (size_t i = 0; i < sizeof places / sizeof *places && !*taken; i++) {

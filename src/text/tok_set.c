@@ -1,7 +1,7 @@
 /* Sets of characters: sorted ranges of code points. */
+#include "text/tok_internal.h"
 #include <stdlib.h>
 #include <string.h>
-#include "text/tok_internal.h"
 
 enum { LAST = 0x10FFFF };
 
@@ -22,8 +22,10 @@ static void seal(oz_set *s) {
     size_t w = 1;
     for (size_t i = 1; i < s->n; i++) {
         oz_range *last = &s->r[w - 1], r = s->r[i];
-        if (r.lo <= last->hi + 1) last->hi = r.hi > last->hi ? r.hi : last->hi;
-        else s->r[w++] = r;
+        if (r.lo <= last->hi + 1)
+            last->hi = r.hi > last->hi ? r.hi : last->hi;
+        else
+            s->r[w++] = r;
     }
     s->n = w;
 }

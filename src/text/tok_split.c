@@ -1,8 +1,8 @@
 /* Pre-tokenisers: how a text is cut into the words that the model sees. Every type comes down to steps of one kind: put a space in
  * front, then cut by a pattern. */
-#include <string.h>
 #include "base/json.h"
 #include "text/tok_internal.h"
+#include <string.h>
 
 enum { MAX_PATTERN_BYTES = 16 << 10 }; /* a character becomes a set of up to a kilobyte */
 
@@ -61,10 +61,10 @@ static oz_status parse_split(void *self, const json_t *obj, oz_jpath path, oz_er
     oz_jpath at = oz_jpath_key(path, "pattern");
     OZ_TRY(oz_json_keys(pattern, at, "Regex|String", err));
     const json_t *regex = json_object_get(pattern, "Regex"), *string = json_object_get(pattern, "String"), *p = regex ? regex : string;
-    OZ_NEED(json_is_string(p) && json_object_size(pattern) == 1, err, OZ_E_FORMAT, "%s: must be {\"Regex\": \"..\"} or {\"String\": \"..\"}, found %s", at.s,
-            oz_json_show(pattern));
-    OZ_NEED(json_string_length(p) <= MAX_PATTERN_BYTES, err, OZ_E_UNSUPPORTED, "%s: must be at most %d bytes, found %zu", at.s, MAX_PATTERN_BYTES,
-            json_string_length(p));
+    OZ_NEED(json_is_string(p) && json_object_size(pattern) == 1, err, OZ_E_FORMAT,
+            "%s: must be {\"Regex\": \"..\"} or {\"String\": \"..\"}, found %s", at.s, oz_json_show(pattern));
+    OZ_NEED(json_string_length(p) <= MAX_PATTERN_BYTES, err, OZ_E_UNSUPPORTED, "%s: must be at most %d bytes, found %zu", at.s,
+            MAX_PATTERN_BYTES, json_string_length(p));
     oz_status (*parse)(oz_buf *, oz_sets *, oz_slice, oz_err *) = regex ? oz_pattern_parse : oz_pattern_literal;
     s->cuts = true;
     if (parse(&s->pattern, &z->sets, (oz_slice){json_string_value(p), json_string_length(p)}, err) == OZ_OK) return OZ_OK;
@@ -104,7 +104,11 @@ void oz_split_deinit(oz_split *z) {
 
 /* ---- cutting */
 
-typedef struct piece { oz_slice text; const uint8_t *kinds; size_t n_kinds; } piece; /* a kind for each character */
+typedef struct piece {
+    oz_slice text;
+    const uint8_t *kinds;
+    size_t n_kinds;
+} piece; /* a kind for each character */
 
 typedef struct cutter {
     const oz_split *z;
@@ -117,7 +121,10 @@ typedef struct cutter {
 static oz_status run(cutter *c, size_t step, piece p, oz_err *err);
 
 /* A growing range of characters that is handed on when the next one does not join it. */
-typedef struct pending { piece p; bool any, matched; } pending;
+typedef struct pending {
+    piece p;
+    bool any, matched;
+} pending;
 
 static oz_status flush(cutter *c, size_t step, pending *q, oz_err *err) {
     bool dropped = c->z->step[step].behavior == OZ_SPLIT_REMOVED && q->matched;
@@ -127,10 +134,14 @@ static oz_status flush(cutter *c, size_t step, pending *q, oz_err *err) {
 /* Whether a range joins the one before it. */
 static bool joins(oz_split_behavior b, bool before, bool now) {
     switch (b) {
-    case OZ_SPLIT_MERGED_WITH_PREVIOUS: return now && !before;
-    case OZ_SPLIT_MERGED_WITH_NEXT: return before && !now;
-    case OZ_SPLIT_CONTIGUOUS: return before == now;
-    default: return false;
+    case OZ_SPLIT_MERGED_WITH_PREVIOUS:
+        return now && !before;
+    case OZ_SPLIT_MERGED_WITH_NEXT:
+        return before && !now;
+    case OZ_SPLIT_CONTIGUOUS:
+        return before == now;
+    default:
+        return false;
     }
 }
 
@@ -163,7 +174,10 @@ static oz_status cut(cutter *c, size_t step, piece p, oz_err *err) {
         oz_match m;
         OZ_TRY(oz_matching_find(&m, c->matching, s->code, p.kinds, p.n_kinds, from, err));
         if (!m.found) break;
-        if (m.begin == m.end && m.end == last_end) { from++; continue; }
+        if (m.begin == m.end && m.end == last_end) {
+            from++;
+            continue;
+        }
         if (m.begin > done) OZ_TRY(add(c, step, &q, &rest, m.begin - done, false, err));
         OZ_TRY(add(c, step, &q, &rest, m.end - m.begin, true, err));
         from = done = last_end = m.end;

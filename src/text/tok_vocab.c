@@ -1,7 +1,7 @@
 /* The vocabulary: contents by id and ids by content, and the byte alphabet of byte-level models. */
-#include <string.h>
 #include "base/json.h"
 #include "text/tok_internal.h"
+#include <string.h>
 
 /* Blobs are indexed with 32 bits; JSON files are limited far below that. */
 static oz_status put_text(uint32_t *at, uint32_t *len, oz_buf *b, oz_slice s, const char *path, oz_err *err) {
@@ -24,12 +24,12 @@ static oz_status add_again(oz_vocab *v, int32_t id, oz_slice s, int flags, const
 }
 
 oz_status oz_vocab_add(oz_vocab *v, int64_t id, oz_slice s, int flags, const char *path, oz_err *err) {
-    OZ_NEED(id >= 0 && id <= OZ_TOK_MAX_ID, err, OZ_E_FORMAT, "%s: the id of \"%.*s\" must be 0..%d, found %lld", path, SHOWN(s), OZ_TOK_MAX_ID,
-            (long long)id);
+    OZ_NEED(id >= 0 && id <= OZ_TOK_MAX_ID, err, OZ_E_FORMAT, "%s: the id of \"%.*s\" must be 0..%d, found %lld", path, SHOWN(s),
+            OZ_TOK_MAX_ID, (long long)id);
     if ((size_t)id < v->n && v->item[id].flags) return add_again(v, (int32_t)id, s, flags, path, err);
     if (!v->ids) v->ids = oz_map_new(0);
-    OZ_NEED(oz_map_add(v->ids, s.p, s.n, id), err, OZ_E_FORMAT, "%s: \"%.*s\" has id %lld here and id %d before", path, SHOWN(s), (long long)id,
-            oz_vocab_find(v, s, OZ_TOK_ANY));
+    OZ_NEED(oz_map_add(v->ids, s.p, s.n, id), err, OZ_E_FORMAT, "%s: \"%.*s\" has id %lld here and id %d before", path, SHOWN(s),
+            (long long)id, oz_vocab_find(v, s, OZ_TOK_ANY));
     oz_grow((void **)&v->item, &v->cap, (size_t)id + 1, sizeof *v->item);
     if ((size_t)id >= v->n) v->n = (size_t)id + 1;
     if (s.n > v->longest) v->longest = s.n;

@@ -4,8 +4,8 @@
  * that may join the character before them. Text without one is not copied; elsewhere only the stretch from the last safe character
  * before to the next safe one is taken apart, since nothing can reach across those borders. utf8proc was not used because it is of
  * another Unicode version on every system, and the reference's is older than all of them. */
-#include <string.h>
 #include "text/tok_internal.h"
+#include <string.h>
 
 const oz_uc_class *oz_uc_class_find(const char *name, size_t n) {
     for (const oz_uc_class *k = oz_uc_classes; k->name; k++)
@@ -17,8 +17,10 @@ bool oz_uc_in(const oz_uc_class *k, uint32_t c) {
     size_t lo = 0, hi = k->n;
     while (lo < hi) {
         size_t mid = (lo + hi) / 2;
-        if (c > k->r[mid].hi) lo = mid + 1;
-        else hi = mid;
+        if (c > k->r[mid].hi)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return lo < k->n && c >= k->r[lo].lo;
 }
@@ -37,8 +39,13 @@ static bool is_unsafe(uint32_t c, oz_uc_form form) {
     return norm_of(c)->unsafe >> form & 1;
 }
 
-typedef struct mark { uint32_t c, ccc; } mark;
-typedef struct marks { mark *m, *sorted; size_t n, cap, cap_sorted; } marks;
+typedef struct mark {
+    uint32_t c, ccc;
+} mark;
+typedef struct marks {
+    mark *m, *sorted;
+    size_t n, cap, cap_sorted;
+} marks;
 
 static void push(marks *s, uint32_t c, uint32_t ccc) {
     oz_grow((void **)&s->m, &s->cap, s->n + 1, sizeof *s->m);
@@ -72,7 +79,10 @@ static void sort_run(marks *s, size_t begin, size_t end) {
 
 static void reorder(marks *s) {
     for (size_t i = 0; i < s->n;) {
-        if (!s->m[i].ccc) { i++; continue; }
+        if (!s->m[i].ccc) {
+            i++;
+            continue;
+        }
         size_t end = i + 1;
         bool sorted = true;
         for (; end < s->n && s->m[end].ccc; end++) sorted &= s->m[end - 1].ccc <= s->m[end].ccc;
@@ -88,8 +98,10 @@ static uint32_t composed(uint32_t a, uint32_t b) { /* 0: the two do not compose 
     while (lo < hi) {
         size_t mid = (lo + hi) / 2;
         const oz_uc_pair *p = &oz_uc_pairs[mid];
-        if (p->a < a || (p->a == a && p->b < b)) lo = mid + 1;
-        else hi = mid;
+        if (p->a < a || (p->a == a && p->b < b))
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return lo < oz_uc_n_pairs && oz_uc_pairs[lo].a == a && oz_uc_pairs[lo].b == b ? oz_uc_pairs[lo].composed : 0;
 }
@@ -100,9 +112,16 @@ static void compose(marks *s) {
     for (size_t i = 0; i < s->n; i++) {
         mark m = s->m[i];
         uint32_t c = starter != SIZE_MAX && last < (int64_t)m.ccc ? composed(s->m[starter].c, m.c) : 0;
-        if (c) { s->m[starter].c = c; continue; }
-        if (m.ccc) last = m.ccc;
-        else { starter = w; last = -1; }
+        if (c) {
+            s->m[starter].c = c;
+            continue;
+        }
+        if (m.ccc)
+            last = m.ccc;
+        else {
+            starter = w;
+            last = -1;
+        }
         s->m[w++] = m;
     }
     s->n = w;
@@ -148,8 +167,10 @@ static const oz_uc_lower *lower_of(uint32_t c) {
     size_t lo = 0, hi = oz_uc_n_lowers;
     while (lo < hi) {
         size_t mid = (lo + hi) / 2;
-        if (oz_uc_lowers[mid].c < c) lo = mid + 1;
-        else hi = mid;
+        if (oz_uc_lowers[mid].c < c)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return lo < oz_uc_n_lowers && oz_uc_lowers[lo].c == c ? &oz_uc_lowers[lo] : NULL;
 }

@@ -1,20 +1,23 @@
 /* A tokenizer.json and a text, with a NUL between: loaded, and if that works the text is encoded, decoded as a whole and step by step.
  * Input without a NUL is a text for a built-in tokenizer. Good corpus: tests/golden/tokenizers/quirk-a/tokenizer.json. */
-#include <string.h>
 #include "base/json.h"
 #include "base/mem.h"
 #include "text/text.h"
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static const char builtin[] =
     "{\"added_tokens\":[{\"id\":6,\"content\":\"<s>\",\"lstrip\":true,\"special\":true},{\"id\":7,\"content\":\"é \",\"rstrip\":true},"
     "{\"id\":8,\"content\":\"  \",\"rstrip\":true,\"single_word\":true,\"normalized\":false}],"
-    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"NFKD\"},{\"type\":\"Lowercase\"},{\"type\":\"NFKC\"}]},"
+    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"NFKD\"},{\"type\":\"Lowercase\"},{\"type\":"
+    "\"NFKC\"}]},"
     "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"},"
-    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\p{L}+|\"},\"behavior\":\"MergedWithNext\"},{\"type\":\"ByteLevel\"}]},"
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\p{L}+|\"},\"behavior\":\"MergedWithNext\"},{"
+    "\"type\":\"ByteLevel\"}]},"
     "\"decoder\":{\"type\":\"ByteLevel\"},"
-    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"fuse_unk\":true,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"Ġ\":3,\"Ġab\":4,\"?\":5},\"merges\":[\"a b\",\"Ġ ab\"]}}";
+    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"fuse_unk\":true,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"Ġ\":3,\"Ġab\":4,\"?\":5},"
+    "\"merges\":[\"a b\",\"Ġ ab\"]}}";
 
 static void use(const oz_tok *t, const char *text, size_t n) {
     oz_ids ids = {0};

@@ -23,7 +23,8 @@ static inline uint32_t sha256_constant(int i, double (*root)(double)) {
 
 static inline void sha256_block(uint32_t h[8], const unsigned char *p, const uint32_t k[64]) {
     uint32_t w[64], v[8];
-    for (int i = 0; i < 16; i++) w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
+    for (int i = 0; i < 16; i++)
+        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
     for (int i = 16; i < 64; i++) {
         uint32_t a = w[i - 15], b = w[i - 2];
         w[i] = w[i - 16] + w[i - 7] + (sha256_rot(a, 7) ^ sha256_rot(a, 18) ^ a >> 3) + (sha256_rot(b, 17) ^ sha256_rot(b, 19) ^ b >> 10);

@@ -6,7 +6,8 @@ static const char good[] =
     "'added_tokens':[{'id':5,'content':'<s>','single_word':false,'lstrip':false,'rstrip':false,'normalized':false,'special':true}],"
     "'normalizer':{'type':'Sequence','normalizers':[{'type':'NFC'}]},"
     "'pre_tokenizer':{'type':'Split','pattern':{'Regex':'x'},'behavior':'Isolated','invert':false},"
-    "'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'<s>','type_id':0}},{'Sequence':{'id':'A','type_id':0}}],"
+    "'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'<s>','type_id':0}},{'Sequence':{'id':'A','type_id':0}}]"
+    ","
     "'pair':[],'special_tokens':{'<s>':{'id':'<s>','ids':[5],'tokens':['<s>']}}},"
     "'decoder':{'type':'ByteLevel'},"
     "'model':{'type':'BPE','dropout':null,'unk_token':null,'continuing_subword_prefix':'','end_of_word_suffix':'','fuse_unk':false,"
@@ -58,7 +59,9 @@ static void unknown_characters_become_the_unknown_token(void **state) {
 }
 
 static void each_damage_is_named(void **state) {
-    static const struct { const char *from, *to, *error; } cases[] = {
+    static const struct {
+        const char *from, *to, *error;
+    } cases[] = {
         {"'version':'1.0'", "'version':'2.0'", "version: must be \"1.0\""},
         {"'version'", "'flavour'", "flavour: not supported"},
         {"'truncation':null", "'truncation':3", "truncation: must be an object or null, found 3"},
@@ -98,10 +101,12 @@ static void each_damage_is_named(void **state) {
         {"'merges':[", "'merges':{},'x':[", "model.x: not supported"},
         {"'ids':[5]", "'ids':[77]", "post_processor.single[0].SpecialToken.id: the ids of \"<s>\" must be in the vocabulary, found 77"},
         {"'ids':[5]", "'ids':5", "post_processor.single[0].SpecialToken.id: must name one of post_processor.special_tokens"},
-        {"{'Sequence':{'id':'A','type_id':0}}", "{'Sequence':{'id':'B','type_id':0}}", "post_processor.single[1].Sequence.id: must be A, once"},
+        {"{'Sequence':{'id':'A','type_id':0}}", "{'Sequence':{'id':'B','type_id':0}}",
+         "post_processor.single[1].Sequence.id: must be A, once"},
         {",{'Sequence':{'id':'A','type_id':0}}", "", "post_processor.single: has no Sequence A"},
         {"'decoder':{'type':'ByteLevel'}", "'decoder':{'type':'Fuse'}", "decoder.type: \"Fuse\" is not supported"},
-        {"'decoder':{'type':'ByteLevel'}", "'decoder':{'type':'Sequence','decoders':[{'type':'ByteLevel'},{'type':'ByteLevel'}]}", "decoder.decoders[1]: a second ByteLevel"},
+        {"'decoder':{'type':'ByteLevel'}", "'decoder':{'type':'Sequence','decoders':[{'type':'ByteLevel'},{'type':'ByteLevel'}]}",
+         "decoder.decoders[1]: a second ByteLevel"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         oz_tok *t = NULL;
@@ -148,7 +153,11 @@ static void long_lists_are_bounded(void **state) {
 }
 
 static void special_ids_come_from_the_config(void **state) {
-    static const struct { const char *config; int32_t bos; const char *error; } cases[] = {
+    static const struct {
+        const char *config;
+        int32_t bos;
+        const char *error;
+    } cases[] = {
         {"{\"bos_token\":\"<s>\"}", 5, NULL},
         {"{\"bos_token\":{\"content\":\"<s>\",\"lstrip\":false}}", 5, NULL},
         {"{\"bos_token\":null}", -1, NULL},
@@ -163,7 +172,8 @@ static void special_ids_come_from_the_config(void **state) {
         oz_tok *t = NULL;
         assert_int_equal(oz_json_parse(&config, cases[i].config, strlen(cases[i].config), "c", &err), OZ_OK);
         oz_status st = oz_tok_new(&t, tokenizer, config, &err);
-        if (cases[i].error) test_contains(err.msg, cases[i].error);
+        if (cases[i].error)
+            test_contains(err.msg, cases[i].error);
         else {
             assert_int_equal(st, OZ_OK);
             assert_int_equal(oz_tok_bos(t), cases[i].bos);
@@ -199,7 +209,8 @@ static void try_value(json_t *root, const char *text) {
 }
 
 static void replace_in(json_t *root, json_t *v, int depth) {
-    static const char *const others[] = {"null", "true", "-1", "1e300", "\"x\"", "[]", "{}", "9223372036854775807", "[[]]", "{\"type\":\"Sequence\"}"};
+    static const char *const others[] = {
+        "null", "true", "-1", "1e300", "\"x\"", "[]", "{}", "9223372036854775807", "[[]]", "{\"type\":\"Sequence\"}"};
     const char *key;
     void *next;
     json_t *member;
@@ -238,12 +249,9 @@ static void any_value_may_be_of_any_type(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_small_file_works),
-        cmocka_unit_test(unknown_characters_become_the_unknown_token),
-        cmocka_unit_test(each_damage_is_named),
-        cmocka_unit_test(a_root_that_is_no_object_is_an_error),
-        cmocka_unit_test(long_lists_are_bounded),
-        cmocka_unit_test(special_ids_come_from_the_config),
+        cmocka_unit_test(a_small_file_works),           cmocka_unit_test(unknown_characters_become_the_unknown_token),
+        cmocka_unit_test(each_damage_is_named),         cmocka_unit_test(a_root_that_is_no_object_is_an_error),
+        cmocka_unit_test(long_lists_are_bounded),       cmocka_unit_test(special_ids_come_from_the_config),
         cmocka_unit_test(any_value_may_be_of_any_type),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,7 +4,10 @@
 static const char *const names[] = {"smollm2", "quirk-a"};
 enum { N_NAMES = sizeof names / sizeof *names };
 
-typedef struct golden { const char *name; oz_tok *tok; } golden;
+typedef struct golden {
+    const char *name;
+    oz_tok *tok;
+} golden;
 static golden set[N_NAMES];
 
 static int open_all(void **state) {
@@ -102,8 +105,10 @@ static void check_stream(const oz_tok *t, const oz_ids *ids, bool skip, const js
     assert_int_equal(json_array_size(deltas), ids->len + 1);
     for (size_t i = 0; i <= ids->len; i++) {
         oz_buf_clear(&delta);
-        if (i < ids->len) oz_detok_push(&delta, &d, ids->data[i]);
-        else oz_detok_flush(&delta, &d);
+        if (i < ids->len)
+            oz_detok_push(&delta, &d, ids->data[i]);
+        else
+            oz_detok_flush(&delta, &d);
         tok_assert_text(&delta, json_array_get(deltas, i), what);
         assert_true(d.n_held <= 3);
     }
@@ -173,7 +178,8 @@ static void check_variant(const oz_tok *t, const json_t *row, const char *file, 
     sha256_hex(hex, all.data, all.len * sizeof *all.data);
     const json_t *expected = json_object_get(row, file);
     size_t n = all.len - json_array_size(lines);
-    if ((json_int_t)n != json_integer_value(json_array_get(expected, 0)) || strncmp(hex, json_string_value(json_array_get(expected, 1)), 16) != 0)
+    if ((json_int_t)n != json_integer_value(json_array_get(expected, 0)) ||
+        strncmp(hex, json_string_value(json_array_get(expected, 1)), 16) != 0)
         fail_msg("%s of %s: found %zu ids, %.16s", file, json_dumps(row, 0), n, hex);
     oz_free(all.data);
 }

@@ -5,9 +5,16 @@
 static bool lower(oz_buf *out, oz_slice s, oz_uc_form unused) { return oz_uc_lowercase(out, s); }
 
 static void single_characters_change_as_recorded(void **state) {
-    static const struct { const char *name; bool (*run)(oz_buf *, oz_slice, oz_uc_form); oz_uc_form form; } forms[] = {
-        {"NFC", oz_uc_normalize, OZ_UC_NFC}, {"NFD", oz_uc_normalize, OZ_UC_NFD}, {"NFKC", oz_uc_normalize, OZ_UC_NFKC},
-        {"NFKD", oz_uc_normalize, OZ_UC_NFKD}, {"Lowercase", lower, 0},
+    static const struct {
+        const char *name;
+        bool (*run)(oz_buf *, oz_slice, oz_uc_form);
+        oz_uc_form form;
+    } forms[] = {
+        {"NFC", oz_uc_normalize, OZ_UC_NFC},
+        {"NFD", oz_uc_normalize, OZ_UC_NFD},
+        {"NFKC", oz_uc_normalize, OZ_UC_NFKC},
+        {"NFKD", oz_uc_normalize, OZ_UC_NFKD},
+        {"Lowercase", lower, 0},
     };
     json_t *recorded = tok_json(".", "unicode_normalisers.json");
     for (int f = 0; f < 5; f++) {
@@ -36,17 +43,20 @@ static void single_characters_change_as_recorded(void **state) {
 }
 
 static void sequences_are_reordered_and_composed(void **state) {
-    static const struct { oz_uc_form form; const char *in, *out; } cases[] = {
+    static const struct {
+        oz_uc_form form;
+        const char *in, *out;
+    } cases[] = {
         {OZ_UC_NFC, "plain \xE6\x97\xA5", NULL}, /* nothing unsafe: not copied */
         {OZ_UC_NFC, "xa\xCC\x81y", "x\xC3\xA1y"},
-        {OZ_UC_NFC, "a\xCC\x81\xCC\xA3", "\xE1\xBA\xA1\xCC\x81"},       /* the mark below comes first */
+        {OZ_UC_NFC, "a\xCC\x81\xCC\xA3", "\xE1\xBA\xA1\xCC\x81"}, /* the mark below comes first */
         {OZ_UC_NFD, "\xE1\xBA\xA1\xCC\x81", "a\xCC\xA3\xCC\x81"},
         {OZ_UC_NFC, "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", "\xEA\xB0\x81"}, /* three jamo, one syllable */
         {OZ_UC_NFC, "\xEA\xB0\x80\xE1\x86\xA8", "\xEA\xB0\x81"},
         {OZ_UC_NFD, "\xEA\xB0\x81", "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8"},
         {OZ_UC_NFKC, "\xEF\xAC\x81n", "fin"},
-        {OZ_UC_NFKC, "\xE3\x8B\xBF", NULL},                              /* U+32FF came after the reference's tables */
-        {OZ_UC_NFC, "a\xE0\xA2\x98\xCC\xA3", "a\xE0\xA2\x98\xCC\xA3"},    /* so did U+0898: no mark, not reordered */
+        {OZ_UC_NFKC, "\xE3\x8B\xBF", NULL},                            /* U+32FF came after the reference's tables */
+        {OZ_UC_NFC, "a\xE0\xA2\x98\xCC\xA3", "a\xE0\xA2\x98\xCC\xA3"}, /* so did U+0898: no mark, not reordered */
         {OZ_UC_NFC, "\xCC\x81", "\xCC\x81"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -120,9 +130,12 @@ static void match(char out[1024], const char *pattern, const char *text) {
     if (st == OZ_OK) st = oz_alphabet_make(&a, &sets, &err);
     if (st == OZ_OK) st = oz_matcher_new(&code, &a, (oz_slice){p.data, p.len}, &err);
     if (st == OZ_OK) st = oz_matching_find(&m, w, code, kinds, oz_alphabet_map(kinds, &a, oz_slice_view(text)), 0, &err);
-    if (st != OZ_OK) strcpy(out, err.msg);
-    else if (!m.found) strcpy(out, "none");
-    else snprintf(out, 1024, "%zu-%zu", m.begin, m.end);
+    if (st != OZ_OK)
+        strcpy(out, err.msg);
+    else if (!m.found)
+        strcpy(out, "none");
+    else
+        snprintf(out, 1024, "%zu-%zu", m.begin, m.end);
     oz_matching_free(&w);
     oz_matcher_free(&code);
     oz_alphabet_deinit(&a);
@@ -131,7 +144,9 @@ static void match(char out[1024], const char *pattern, const char *text) {
 }
 
 static void patterns_match_what_the_reference_matches(void **state) {
-    static const struct { const char *pattern, *text, *found; } cases[] = {
+    static const struct {
+        const char *pattern, *text, *found;
+    } cases[] = {
         {"\\p{L}+", "12 \xC3\xA9t\xC3\xA9!", "3-6"},
         {"[^\\s\\p{L}]", " a1", "2-3"},
         {"(?i:'s)", "x'\xC5\xBF", "1-3"}, /* U+017F */
@@ -164,16 +179,41 @@ static void patterns_match_what_the_reference_matches(void **state) {
 }
 
 static void what_patterns_cannot_say_here_is_an_error(void **state) {
-    static const struct { const char *pattern, *error; } cases[] = {
+    static const struct {
+        const char *pattern, *error;
+    } cases[] = {
         {"\\p{Han}", "this character property is not supported in a pattern (at byte 0: \"\\p{Han}\")"},
-        {"\\p{Digits}", "this character property"}, {"\\p{s}", "this character property"}, {"\\p{L", "this character property"},
-        {"\\1", "this escape"}, {"\\bx", "this escape"}, {"\\K", "this escape"}, {"\\", "a backslash at the end"},
-        {"(?<n>a)", "this kind of group"}, {"(?'n'a)", "this kind of group"}, {"(*UTF)", "this kind of group"}, {"(?R)", "this option"}, {"(?x:a)", "this option"},
-        {"[[:alpha:]]", "a set within a set"}, {"[a&&b]", "an intersection"}, {"[b-a]", "a range that ends"}, {"[a", "a set without an end"}, {"[]a]", "begins with ]"},
-        {"(a", "a group without an end"}, {"a)", "a ) without its ("}, {"*", "a repeat of nothing"}, {"a**", "a repeat of a repeat"},
-        {"a{2}?", "a repeat of a repeat"}, {"a{1,2}+", "a repeat of a repeat"}, {"a(?i)b", "an option in the middle"},
-        {"(?i:\xC3\xA9)", "a cased letter outside ASCII"}, {"(?i:[\xC3\xA0-\xC4\x80])", "a cased letter outside ASCII"}, {"(?i:\\p{Lu})", "a cased property"},
-        {"(?i:st)", "ss, st, ff, fi or fl"}, {"\\xFF", "a byte above 7F"}, {"\\x{110000}", "this code point"}, {"\\u12", "this code point"},
+        {"\\p{Digits}", "this character property"},
+        {"\\p{s}", "this character property"},
+        {"\\p{L", "this character property"},
+        {"\\1", "this escape"},
+        {"\\bx", "this escape"},
+        {"\\K", "this escape"},
+        {"\\", "a backslash at the end"},
+        {"(?<n>a)", "this kind of group"},
+        {"(?'n'a)", "this kind of group"},
+        {"(*UTF)", "this kind of group"},
+        {"(?R)", "this option"},
+        {"(?x:a)", "this option"},
+        {"[[:alpha:]]", "a set within a set"},
+        {"[a&&b]", "an intersection"},
+        {"[b-a]", "a range that ends"},
+        {"[a", "a set without an end"},
+        {"[]a]", "begins with ]"},
+        {"(a", "a group without an end"},
+        {"a)", "a ) without its ("},
+        {"*", "a repeat of nothing"},
+        {"a**", "a repeat of a repeat"},
+        {"a{2}?", "a repeat of a repeat"},
+        {"a{1,2}+", "a repeat of a repeat"},
+        {"a(?i)b", "an option in the middle"},
+        {"(?i:\xC3\xA9)", "a cased letter outside ASCII"},
+        {"(?i:[\xC3\xA0-\xC4\x80])", "a cased letter outside ASCII"},
+        {"(?i:\\p{Lu})", "a cased property"},
+        {"(?i:st)", "ss, st, ff, fi or fl"},
+        {"\\xFF", "a byte above 7F"},
+        {"\\x{110000}", "this code point"},
+        {"\\u12", "this code point"},
         {"a{70000}", "does not compile: number too big"},
     };
     char found[1024];
