@@ -26,12 +26,14 @@ static void use(const oz_tok *t, const char *text, size_t n) {
     for (size_t i = 0; i < ids.len; i++)
         if (ids.data[i] < 0 || ids.data[i] >= oz_tok_vocab_size(t)) __builtin_trap();
     oz_buf whole = {0}, steps = {0};
+    oz_buf_puts(&steps, "");
     oz_detok d;
     oz_tok_decode(&whole, t, ids.data, ids.len, false);
     oz_detok_init(&d, t, false);
     for (size_t i = 0; i < ids.len; i++) {
+        size_t before = steps.len;
         oz_detok_push(&steps, &d, ids.data[i]);
-        if (d.n_held > 3 || (steps.len && !oz_utf8_valid(steps.data, steps.len))) __builtin_trap();
+        if (d.n_held > 3 || !oz_utf8_valid(steps.data + before, steps.len - before)) __builtin_trap();
     }
     oz_detok_flush(&steps, &d);
     if (whole.len != steps.len || (whole.len && memcmp(whole.data, steps.data, whole.len) != 0)) __builtin_trap();
