@@ -12,7 +12,7 @@ enum { MAX_TEXT_BYTES = 1 << 30 };
 
 oz_status oz_cli_dev_open(oz_dev **out, oz_err *err) {
     const oz_common *c = &oz_cli_common;
-    const oz_dev_cfg cfg = {c->device, (int)c->threads, c->cpu_level};
+    const oz_dev_cfg cfg = {c->device, (int)c->threads, c->cpu_level, c->deterministic};
     OZ_TRY(oz_dev_open(out, &cfg, err));
     oz_log_info("device: %s", oz_dev_describe(*out));
     return OZ_OK;

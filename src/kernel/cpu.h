@@ -14,26 +14,26 @@
 #define OZ_KERNEL_CPU_H
 #include <stdbool.h>
 #include "base/pool.h"
-#include "kernel/kernel.h"
+#include "kernel/dev.h"
 
 /* What a stored codec becomes in memory: a table in cpu_pack.c maps oz_codec to a kind, losslessly. */
 typedef enum oz_wkind { OZ_WKIND_F32, OZ_WKIND_F16, OZ_WKIND_BF16, OZ_WKIND_I8, OZ_WKIND_I4, OZ_WKIND_F8, OZ_WKIND_COUNT } oz_wkind;
 
 typedef struct oz_gemm_row oz_gemm_row;
-struct oz_packed {
+typedef struct oz_cpu_packed {
+    oz_packed head;
     const oz_gemm_row *row;
     oz_wkind kind;
-    int64_t rows, cols, n_panels;
+    int64_t n_panels;
     int64_t group_size, n_groups; /* columns that share a scale: all, or a multiple of 16; the last group may be short */
     size_t panel_bytes;           /* of codes, a multiple of 64 */
-    size_t n_bytes;               /* of everything */
     uint8_t *codes;               /* [n_panels] of panel_bytes, 64-byte aligned */
     float *scales;                /* NULL for F32, F16, BF16 */
     float *offsets;               /* NULL: none */
-};
+} oz_cpu_packed;
 
 typedef struct oz_gemm_task {
-    const oz_packed *w;
+    const oz_cpu_packed *w;
     const float *bias;            /* NULL or [rows] */
     oz_rows x;                    /* Q8: int8 codes; F8: e4m3 values widened to f32; each with scales */
     float *y; int64_t ld_y;       /* column 0 is row 0 of w */
@@ -48,7 +48,7 @@ struct oz_gemm_row {
     /* Packs one panel: src f32-coded integer or float codes [panel, cols] (already in logical order, zero rows at the tail). */
     void (*pack)(uint8_t *dst, const float *codes, int64_t cols);
     void (*gemm)(const oz_gemm_task *t, int64_t panel0, int64_t panel1);
-    void (*get_row)(float *dst, const oz_packed *w, int64_t r); /* dequantized */
+    void (*get_row)(float *dst, const oz_cpu_packed *w, int64_t r); /* dequantized */
 };
 
 typedef struct oz_cpu_table {
@@ -77,6 +77,7 @@ extern const oz_ops oz_cpu_ops;
 oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err);
 void oz_cpu_packed_free(oz_dev *d, oz_packed **p);
 
-struct oz_dev { oz_cpu_table table; oz_pool *pool; const oz_ops *ops; char describe[64]; };
+typedef struct oz_cpu_dev { oz_dev head; oz_cpu_table table; oz_pool *pool; const oz_batch *batch; /* of the call that runs */ } oz_cpu_dev;
+static inline oz_cpu_dev *oz_cpu(oz_dev *d) { return (oz_cpu_dev *)d; }
 
 #endif

@@ -16,7 +16,7 @@ static void split(oz_dev *d, int64_t n, int64_t work_each, oz_pool_fn *fn, void 
     if (n == 1 || n * work_each <= INLINE_WORK) {
         fn(arg, 0, 0, n);
     } else {
-        oz_pool_run(d->pool, n, 1, fn, arg);
+        oz_pool_run(oz_cpu(d)->pool, n, 1, fn, arg);
     }
 }
 
@@ -33,6 +33,18 @@ static int form_bytes(oz_form form) {
     return bytes[form];
 }
 
+/* ---- calls ---- */
+
+static oz_status begin(oz_dev *d, const oz_batch *b, oz_err *err) {
+    oz_cpu(d)->batch = b;
+    return OZ_OK;
+}
+
+static oz_status end(oz_dev *d, oz_err *err) {
+    oz_cpu(d)->batch = NULL;
+    return OZ_OK;
+}
+
 /* ---- rows ---- */
 
 typedef struct row_job {
@@ -40,7 +52,7 @@ typedef struct row_job {
     float *y; int64_t ld_y;
     const float *x; int64_t ld_x;
     const float *x2;
-    const oz_packed *w;
+    const oz_cpu_packed *w;
     const oz_rows *q;
     const int32_t *ids;
     int64_t n, n_vec;
@@ -52,16 +64,18 @@ static void embed_rows(void *arg, int thread, int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; t++) j->w->row->get_row(j->y + t * j->ld_y, j->w, j->ids[t]);
 }
 
-static void embed(oz_dev *d, float *y, int64_t ld, const oz_packed *w, const int32_t *ids, int64_t n_tok) {
-    row_job j = {.d = d, .y = y, .ld_y = ld, .w = w, .ids = ids};
-    split(d, n_tok, w->cols, embed_rows, &j);
+static const oz_cpu_packed *packed(const oz_packed *p) { return (const oz_cpu_packed *)p; }
+
+static void embed(oz_dev *d, float *y, int64_t ld, const oz_packed *w) {
+    row_job j = {.d = d, .y = y, .ld_y = ld, .w = packed(w), .ids = oz_cpu(d)->batch->ids};
+    split(d, oz_cpu(d)->batch->n_tok, w->cols, embed_rows, &j);
 }
 
 static void norm_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const row_job *j = arg;
     for (int64_t t = begin; t < end; t++) {
         for (int64_t v = 0; v < j->n_vec; v++) {
-            j->d->table.norm(j->y + t * j->ld_y + v * j->n, j->x + t * j->ld_x + v * j->n, j->x2, j->n, j->eps);
+            oz_cpu(j->d)->table.norm(j->y + t * j->ld_y + v * j->n, j->x + t * j->ld_x + v * j->n, j->x2, j->n, j->eps);
         }
     }
 }
@@ -74,7 +88,7 @@ static void norm(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x
 
 static void quantize_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const row_job *j = arg;
-    const oz_cpu_table *table = &j->d->table;
+    const oz_cpu_table *table = &oz_cpu(j->d)->table;
     for (int64_t t = begin; t < end; t++) {
         const float *x = j->x + t * j->ld_x;
         if (j->q->form == OZ_FORM_Q8) {
@@ -93,7 +107,7 @@ static void quantize(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, 
 static void silu_mul_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const row_job *j = arg;
     for (int64_t t = begin; t < end; t++) {
-        j->d->table.silu_mul(j->y + t * j->ld_y, j->x + t * j->ld_x, j->x2 + t * j->ld_x, j->n);
+        oz_cpu(j->d)->table.silu_mul(j->y + t * j->ld_y, j->x + t * j->ld_x, j->x2 + t * j->ld_x, j->n);
     }
 }
 
@@ -104,7 +118,7 @@ static void silu_mul(oz_dev *d, float *y, int64_t ld_y, const float *gate, const
 
 static void add_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const row_job *j = arg;
-    for (int64_t t = begin; t < end; t++) j->d->table.add(j->y + t * j->ld_y, j->x + t * j->ld_x, j->n);
+    for (int64_t t = begin; t < end; t++) oz_cpu(j->d)->table.add(j->y + t * j->ld_y, j->x + t * j->ld_x, j->n);
 }
 
 static void add(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
@@ -112,7 +126,8 @@ static void add(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x,
     split(d, n_tok, n, add_rows, &j);
 }
 
-static void gather(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, const int32_t *rows, int64_t n_rows, int64_t n) {
+static void gather(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t row0, int64_t n_rows, int64_t n) {
+    const int32_t *rows = oz_cpu(d)->batch->rows + row0;
     for (int64_t r = 0; r < n_rows; r++) memcpy(y + r * ld_y, x + rows[r] * ld_x, (size_t)n * sizeof *y);
 }
 
@@ -122,21 +137,21 @@ static void linear_panels(void *arg, int thread, int64_t begin, int64_t end) {
     const oz_linear_args *a = arg;
     int64_t first = 0, column = 0; /* of the part */
     for (int i = 0; i < a->n_parts; i++) {
-        const oz_packed *w = a->parts[i];
+        const oz_cpu_packed *w = packed(a->parts[i]);
         int64_t lo = begin > first ? begin - first : 0, hi = end - first < w->n_panels ? end - first : w->n_panels;
         if (lo < hi) {
             oz_gemm_task t = {w, a->bias ? a->bias[i] : NULL, a->x, a->y + column, a->ld_y, a->n_tok};
             w->row->gemm(&t, lo, hi);
         }
         first += w->n_panels;
-        column += w->rows;
+        column += w->head.rows;
     }
 }
 
 static void linear(oz_dev *d, const oz_linear_args *a) {
     int64_t n_panels = 0, work = 0;
     for (int i = 0; i < a->n_parts; i++) {
-        n_panels += a->parts[i]->n_panels;
+        n_panels += packed(a->parts[i])->n_panels;
         work += a->parts[i]->rows * a->parts[i]->cols;
     }
     if (a->n_tok > 0) split(d, n_panels, work * a->n_tok / n_panels, linear_panels, (void *)(uintptr_t)a);
@@ -164,9 +179,9 @@ static void rope_table_rows(void *arg, int thread, int64_t begin, int64_t end) {
     }
 }
 
-static void rope_table(oz_dev *d, float *cos, float *sin, const oz_seg *segs, int64_t n_segs, const float *inv_freq, int64_t half,
-                       float factor) {
-    for (int64_t s = 0; s < n_segs; s++) {
+static void rope_table(oz_dev *d, float *cos, float *sin, const float *inv_freq, int64_t half, float factor) {
+    const oz_seg *segs = oz_cpu(d)->batch->segs;
+    for (int64_t s = 0; s < oz_cpu(d)->batch->n_segs; s++) {
         rope_job j = {.cos = cos, .sin = sin, .inv_freq = inv_freq, .half = half, .pos0 = segs[s].pos0, .tok0 = segs[s].tok0, .factor = factor};
         split(d, segs[s].n_tok, 64 * half, rope_table_rows, &j);
     }
@@ -176,7 +191,7 @@ static void rope_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const rope_job *j = arg;
     for (int64_t t = begin; t < end; t++) {
         for (int64_t h = 0; h < j->n_heads; h++) {
-            j->d->table.rope(j->x + t * j->ld + h * j->head_dim, j->cos + t * j->half, j->sin + t * j->half, j->half);
+            oz_cpu(j->d)->table.rope(j->x + t * j->ld + h * j->head_dim, j->cos + t * j->half, j->sin + t * j->half, j->half);
         }
     }
 }
@@ -188,9 +203,10 @@ static void rope(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_
     split(d, n_tok, n_heads * half * 2, rope_rows, &j);
 }
 
-static void kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld, const oz_seg *segs, int64_t n_segs) {
+static void kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld) {
+    const oz_batch *b = oz_cpu(d)->batch;
     int64_t hd = kv->head_dim;
-    for (const oz_seg *s = segs; s < segs + n_segs; s++) {
+    for (const oz_seg *s = b->segs; s < b->segs + b->n_segs; s++) {
         for (int64_t t = 0; t < s->n_tok; t++) {
             int64_t pos = s->pos0 + t, block = s->blocks[pos / OZ_KV_BLOCK], row = (s->tok0 + t) * ld;
             for (int64_t h = 0; h < kv->n_heads_kv; h++) {
@@ -209,6 +225,7 @@ static void kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v,
 typedef struct attn_job {
     oz_dev *d;
     const oz_attn_args *a;
+    const oz_batch *batch;
     int64_t tok_item; /* queries an item */
     atomic_llong next;
 } attn_job;
@@ -222,19 +239,20 @@ static void attn_items(void *arg, int thread, int64_t begin, int64_t end) {
     int64_t n_kvh = j->a->kv->n_heads_kv, first = 0, s = 0;
     for (;;) {
         int64_t item = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
-        while (s < j->a->n_segs && item - first >= seg_items(j, &j->a->segs[s])) first += seg_items(j, &j->a->segs[s++]);
-        if (s == j->a->n_segs) return;
-        const oz_seg *seg = &j->a->segs[s];
+        while (s < j->batch->n_segs && item - first >= seg_items(j, &j->batch->segs[s])) first += seg_items(j, &j->batch->segs[s++]);
+        if (s == j->batch->n_segs) return;
+        const oz_seg *seg = &j->batch->segs[s];
         int64_t kvh = (item - first) % n_kvh, run = (seg_items(j, seg) - 1 - (item - first)) / n_kvh;
         int64_t tok0 = run * j->tok_item, tok1 = tok0 + j->tok_item < seg->n_tok ? tok0 + j->tok_item : seg->n_tok;
-        j->d->table.attention(j->a, seg, tok0, tok1, kvh, kvh + 1);
+        oz_cpu(j->d)->table.attention(j->a, seg, tok0, tok1, kvh, kvh + 1);
     }
 }
 
 static void attention(oz_dev *d, const oz_attn_args *a) {
     int64_t group = a->n_heads / a->kv->n_heads_kv, work = 0;
-    attn_job j = {.d = d, .a = a, .tok_item = group < ATTN_ROWS ? ATTN_ROWS / group : 1};
-    for (int64_t s = 0; s < a->n_segs; s++) work += a->segs[s].n_tok * (a->segs[s].pos0 + a->segs[s].n_tok);
+    const oz_batch *b = oz_cpu(d)->batch;
+    attn_job j = {.d = d, .a = a, .batch = b, .tok_item = group < ATTN_ROWS ? ATTN_ROWS / group : 1};
+    for (int64_t s = 0; s < b->n_segs; s++) work += b->segs[s].n_tok * (b->segs[s].pos0 + b->segs[s].n_tok);
     int64_t threads = oz_dev_threads(d);
     split(d, threads, work * a->n_heads * a->kv->head_dim / threads, attn_items, &j);
 }
@@ -253,7 +271,7 @@ typedef struct sink_job {
 static void stat_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const sink_job *j = arg;
     for (int64_t r = begin; r < end; r++) {
-        j->d->table.stat(&j->stat[r], j->logits + r * j->ld, j->targets ? j->targets[r] : -1, j->vocab);
+        oz_cpu(j->d)->table.stat(&j->stat[r], j->logits + r * j->ld, j->targets ? j->targets[r] : -1, j->vocab);
     }
 }
 
@@ -265,7 +283,7 @@ static void sink_stat(oz_dev *d, oz_row_stat *out, const float *logits, int64_t 
 static void kl_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const sink_job *j = arg;
     for (int64_t r = begin; r < end; r++) {
-        j->d->table.kl(&j->kl[r], j->ref + r * j->ld, j->logits + r * j->ld, j->targets ? j->targets[r] : -1, j->vocab);
+        oz_cpu(j->d)->table.kl(&j->kl[r], j->ref + r * j->ld, j->logits + r * j->ld, j->targets ? j->targets[r] : -1, j->vocab);
     }
 }
 
@@ -277,7 +295,7 @@ static void sink_kl(oz_dev *d, oz_kl_stat *out, const float *ref, const float *l
 
 const oz_ops oz_cpu_ops = {
     .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = form_bytes,
-    .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free,
+    .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
     .embed = embed, .norm = norm, .quantize = quantize, .linear = linear, .rope_table = rope_table, .rope = rope, .kv_write = kv_write,
     .attention = attention, .silu_mul = silu_mul, .add = add, .gather = gather, .sink_stat = sink_stat, .sink_kl = sink_kl,
 };

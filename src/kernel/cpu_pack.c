@@ -56,10 +56,10 @@ static const pack_codec codecs[OZ_CODEC_COUNT] = {
 };
 
 static const char *const kind_names[OZ_WKIND_COUNT] = {"f32", "f16", "bf16", "i8", "i4", "f8"};
-static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8"};
+static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
 
 typedef struct pack_job {
-    oz_packed *p;
+    oz_cpu_packed *p;
     const oz_weight *w;
     const pack_codec *codec;
     int64_t row0;
@@ -84,14 +84,14 @@ static void read_scales(float *scales, float *offsets, const pack_job *j, int64_
 
 /* Codes of logical row r; its scales go to lane `lane` of the panel. */
 static void read_row(const pack_job *j, float *codes, float *scratch, int64_t r, int64_t panel, int64_t lane) {
-    oz_packed *p = j->p;
+    oz_cpu_packed *p = j->p;
     int64_t stored = oz_weight_stored_row(j->w, j->row0 + r);
     const uint8_t *row = (const uint8_t *)j->w->codes + stored * j->w->row_bytes;
     float *scales = scratch, *offsets = scratch + p->n_groups;
     if (j->codec->block) {
         read_blocks(codes, scales, offsets, j, row);
     } else {
-        oz_codec_get(j->w->codec)->expand(codes, row, 0, p->cols);
+        oz_codec_get(j->w->codec)->expand(codes, row, 0, p->head.cols);
         if (p->scales) read_scales(scales, offsets, j, stored);
     }
     for (int64_t g = 0; p->scales && g < p->n_groups; g++) {
@@ -103,34 +103,34 @@ static void read_row(const pack_job *j, float *codes, float *scratch, int64_t r,
 
 static void pack_panels(void *arg, int thread, int64_t begin, int64_t end) {
     const pack_job *j = arg;
-    oz_packed *p = j->p;
+    oz_cpu_packed *p = j->p;
     int64_t lanes = p->row->panel;
-    float *codes = j->scratch + thread * j->scratch_floats, *rest = codes + lanes * p->cols;
+    float *codes = j->scratch + thread * j->scratch_floats, *rest = codes + lanes * p->head.cols;
     for (int64_t panel = begin; panel < end; panel++) {
         for (int64_t i = 0; i < lanes; i++) {
             int64_t r = panel * lanes + i;
-            if (r < p->rows) {
-                read_row(j, codes + i * p->cols, rest, r, panel, i);
+            if (r < p->head.rows) {
+                read_row(j, codes + i * p->head.cols, rest, r, panel, i);
             } else {
-                memset(codes + i * p->cols, 0, (size_t)p->cols * sizeof *codes);
+                memset(codes + i * p->head.cols, 0, (size_t)p->head.cols * sizeof *codes);
             }
         }
-        p->row->pack(p->codes + (size_t)panel * p->panel_bytes, codes, p->cols);
+        p->row->pack(p->codes + (size_t)panel * p->panel_bytes, codes, p->head.cols);
     }
 }
 
 /* One block of memory: codes, scales, offsets. */
-static oz_status packed_alloc(oz_packed *p, bool has_scales, bool has_offsets, oz_err *err) {
+static oz_status packed_alloc(oz_cpu_packed *p, bool has_scales, bool has_offsets, oz_err *err) {
     size_t n_codes, n_scales = 0, n_groups = (size_t)p->n_groups;
     bool ok = oz_mul_size(&n_codes, (size_t)p->n_panels, p->panel_bytes);
     if (has_scales) {
         ok = ok && oz_mul_size(&n_scales, (size_t)p->n_panels * n_groups, (size_t)p->row->panel * sizeof(float));
         n_scales = (n_scales + 63) & ~(size_t)63;
     }
-    OZ_NEED(ok, err, OZ_E_NOMEM, "packed weight [%lld, %lld]: its size overflows", (long long)p->rows, (long long)p->cols);
-    p->n_bytes = n_codes + n_scales * (has_offsets ? 2 : 1);
+    OZ_NEED(ok, err, OZ_E_NOMEM, "packed weight [%lld, %lld]: its size overflows", (long long)p->head.rows, (long long)p->head.cols);
+    p->head.n_bytes = n_codes + n_scales * (has_offsets ? 2 : 1);
     void *mem;
-    OZ_TRY(oz_big_new(&mem, p->n_bytes, "packed weight", err));
+    OZ_TRY(oz_big_new(&mem, p->head.n_bytes, "packed weight", err));
     p->codes = mem;
     if (has_scales) p->scales = (float *)(p->codes + n_codes);
     if (has_offsets) p->offsets = (float *)(p->codes + n_codes + n_scales);
@@ -138,17 +138,18 @@ static oz_status packed_alloc(oz_packed *p, bool has_scales, bool has_offsets, o
 }
 
 /* What no row of this level can take, before anything is allocated. */
-static oz_status check_form(const oz_dev *d, const oz_weight *w, const oz_packed *p, bool has_offsets, oz_form form, oz_err *err) {
+static oz_status check_form(oz_dev *d, const oz_weight *w, const oz_cpu_packed *p, bool has_offsets, oz_form form, oz_err *err) {
     const char *kind = kind_names[p->kind], *act = form_names[form], *codec = oz_codec_get(w->codec)->name;
     OZ_NEED(p->row->gemm, err, OZ_E_UNSUPPORTED, "no kernel gemm_%s_%s at CPU level %s (weights %s, activations %s)", kind, act,
-            d->table.level, codec, act);
+            oz_cpu(d)->table.level, codec, act);
     OZ_NEED(p->n_groups == 1 || p->group_size % GROUP_STEP == 0, err, OZ_E_UNSUPPORTED,
             "no kernel gemm_%s_%s for groups of %lld columns: expected a multiple of %d", kind, act, (long long)p->group_size, GROUP_STEP);
-    OZ_NEED(form == OZ_FORM_F32 || (p->n_groups == 1 && !has_offsets), err, OZ_E_UNSUPPORTED,
+    const bool quantized = form == OZ_FORM_Q8 || form == OZ_FORM_F8;
+    OZ_NEED(!quantized || (p->n_groups == 1 && !has_offsets), err, OZ_E_UNSUPPORTED,
             "no kernel gemm_%s_%s for %s: it takes one scale a row and no zero point, found groups of %lld columns%s", kind, act, codec,
             (long long)p->group_size, has_offsets ? " with zero points" : "");
-    OZ_NEED(form != OZ_FORM_Q8 || p->cols <= MAX_COLS_Q8, err, OZ_E_UNSUPPORTED,
-            "gemm_%s_q8: expected at most %d columns (int32 sums), found %lld", kind, MAX_COLS_Q8, (long long)p->cols);
+    OZ_NEED(form != OZ_FORM_Q8 || p->head.cols <= MAX_COLS_Q8, err, OZ_E_UNSUPPORTED,
+            "gemm_%s_q8: expected at most %d columns (int32 sums), found %lld", kind, MAX_COLS_Q8, (long long)p->head.cols);
     return OZ_OK;
 }
 
@@ -158,11 +159,12 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
             "weight [%lld, %lld]: rows %lld to %lld cannot be packed", (long long)w->rows, (long long)w->cols, (long long)row0,
             (long long)(row0 + n_rows));
     bool has_scales = codec->block || !oz_codec_get(w->codec)->plain, has_offsets = codec->has_offset || w->zeros;
-    oz_packed p = {.row = &d->table.gemm[codec->kind][form], .kind = codec->kind, .rows = n_rows, .cols = w->cols};
+    oz_cpu_packed p = {.row = &oz_cpu(d)->table.gemm[codec->kind][form], .kind = codec->kind, .head = {NULL, n_rows, w->cols, 0}};
     bool grouped = has_scales && w->group_size > 0 && w->group_size < w->cols && !w->one_scale;
     p.group_size = codec->block ? GGUF_BLOCK : grouped ? w->group_size : w->cols;
     p.n_groups = (w->cols + p.group_size - 1) / p.group_size;
     OZ_TRY(check_form(d, w, &p, has_offsets, form, err));
+    p.head.kernel = p.row->name;
     p.n_panels = (n_rows + p.row->panel - 1) / p.row->panel;
     p.panel_bytes = p.row->panel_bytes(w->cols);
 
@@ -173,9 +175,10 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
     job.scratch = scratch;
     oz_status st = packed_alloc(&p, has_scales, has_offsets, err);
     if (st == OZ_OK) {
-        oz_pool_run(d->pool, p.n_panels, 1, pack_panels, &job);
-        *out = oz_alloc(sizeof **out);
-        **out = p;
+        oz_pool_run(oz_cpu(d)->pool, p.n_panels, 1, pack_panels, &job);
+        oz_cpu_packed *kept = oz_alloc(sizeof *kept);
+        *kept = p;
+        *out = &kept->head;
     }
     oz_big_free(scratch);
     return st;
@@ -183,12 +186,7 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
 
 void oz_cpu_packed_free(oz_dev *d, oz_packed **p) {
     if (!*p) return;
-    oz_big_free((*p)->codes);
+    oz_big_free(((oz_cpu_packed *)*p)->codes);
     oz_free(*p);
     *p = NULL;
 }
-
-int64_t oz_packed_rows(const oz_packed *p) { return p->rows; }
-int64_t oz_packed_cols(const oz_packed *p) { return p->cols; }
-size_t oz_packed_bytes(const oz_packed *p) { return p->n_bytes; }
-const char *oz_packed_kernel(const oz_packed *p) { return p->row->name; }

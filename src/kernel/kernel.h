@@ -5,14 +5,16 @@
  * Determinism: an output's sum over K is taken in an order set by shape and layout alone, never by n_tok, threads or batch. */
 #ifndef OZ_KERNEL_KERNEL_H
 #define OZ_KERNEL_KERNEL_H
+#include <stdio.h>
 #include "base/err.h"
 #include "number/number.h"
 
 typedef struct oz_dev oz_dev;
 typedef struct oz_dev_cfg {
-    const char *name;      /* "auto", "cpu" */
+    const char *name;      /* "auto", "cpu", "cuda", "cuda:1" */
     int threads;           /* 0: all cores */
     const char *cpu_level; /* "auto", "ref", "avx2" ... ; a level the machine lacks is an error */
+    bool deterministic;    /* sums in an order that n_tok and the batch do not change; always so on the CPU */
 } oz_dev_cfg;
 oz_status oz_dev_open(oz_dev **out, const oz_dev_cfg *cfg, oz_err *err);
 void oz_dev_close(oz_dev **d);
@@ -20,8 +22,8 @@ const char *oz_dev_describe(const oz_dev *d); /* "cpu avx2, 2 threads" */
 int oz_dev_threads(const oz_dev *d);
 
 /* How a row of activations is stored. Q8: int8 codes and one f32 scale a row; F8: e4m3 values (the device chooses how a code is
- * kept, see form_bytes) and one f32 scale a row. */
-typedef enum oz_form { OZ_FORM_F32, OZ_FORM_Q8, OZ_FORM_F8, OZ_FORM_COUNT } oz_form;
+ * kept, see form_bytes) and one f32 scale a row. BF16, F16: rounded, the inputs of 16-bit products. */
+typedef enum oz_form { OZ_FORM_F32, OZ_FORM_Q8, OZ_FORM_F8, OZ_FORM_BF16, OZ_FORM_F16, OZ_FORM_COUNT } oz_form;
 typedef struct oz_rows { oz_form form; void *data; int64_t ld; /* elements between rows */ float *scales; } oz_rows;
 
 /* A weight in a kernel's own layout on the device. Packing takes rows [row0, row0 + n_rows) of the logical weight. */
@@ -43,6 +45,14 @@ typedef struct oz_seg {
 /* Paged keys and values of one layer, f32: k and v are [n_blocks, n_heads_kv, OZ_KV_BLOCK, head_dim]. */
 typedef struct oz_kv { float *k, *v; int64_t n_heads_kv, head_dim; } oz_kv;
 
+/* What a call feeds in, given once (begin); all host memory, which must live until the call's end. */
+typedef struct oz_batch {
+    const int32_t *ids;                 /* NULL: the call begins with a residual */
+    int64_t n_tok;
+    const oz_seg *segs; int64_t n_segs; /* cover the rows in order */
+    const int32_t *rows; int64_t n_rows; /* that reach the sink */
+} oz_batch;
+
 typedef struct oz_linear_args {
     const oz_packed *const *parts; /* share the input x; outputs are written side by side, in order, from column 0 of y */
     const float *const *bias;      /* [n_parts], entries NULL or [rows of the part] */
@@ -56,7 +66,6 @@ typedef struct oz_attn_args {
     const float *q; int64_t ld_q;  /* [n_tok, n_heads, head_dim] inside rows of ld_q */
     float *out; int64_t ld_out;    /* [n_tok, n_heads * head_dim] */
     const oz_kv *kv;
-    const oz_seg *segs; int64_t n_segs; /* host */
     int64_t n_heads;
     float scale;                   /* on q . k */
     int64_t window;                /* 0: none; key j is visible to query i when i - j < window */
@@ -65,35 +74,52 @@ typedef struct oz_attn_args {
 typedef struct oz_row_stat { float max_logit, logit_target; double lse; int32_t argmax; } oz_row_stat; /* argmax: ties to the lowest id */
 typedef struct oz_kl_stat { double kl, nll_ref, nll, p_ref, p; int32_t argmax_ref, argmax; } oz_kl_stat; /* p: of the target */
 
+/* model/'s compiled steps (kernel/step.h), and a device's own version of them. */
+typedef struct oz_program oz_program;
+typedef struct oz_lowered oz_lowered;
+typedef enum oz_steps { OZ_STEPS_LAYERS, OZ_STEPS_HEAD } oz_steps;
+
 typedef struct oz_ops {
     /* memory: user-sized, error on none; upload/download between host and device; zeroed when new */
     oz_status (*mem_new)(void **out, oz_dev *d, size_t n_bytes, const char *what, oz_err *err);
     void (*mem_free)(oz_dev *d, void *p);
     void (*upload)(oz_dev *d, void *dst, const void *src_host, size_t n_bytes);
     void (*download)(oz_dev *d, void *dst_host, const void *src, size_t n_bytes);
-    int (*form_bytes)(oz_form form); /* of one element */
+    int (*form_bytes)(oz_form form); /* of one element; 0: not on this device */
     /* form: of the activations it will meet. OZ_E_UNSUPPORTED if no kernel takes (codec, form): the caller adds module and scheme.
      * Peak memory beyond the result: one chunk of rows. */
     oz_status (*pack)(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err);
     void (*packed_free)(oz_dev *d, oz_packed **p);
 
-    void (*embed)(oz_dev *d, float *y, int64_t ld, const oz_packed *w, const int32_t *ids /* host */, int64_t n_tok);
+    /* A call: begin gives the batch to the device; embed, rope_table, kv_write, attention and gather take it from there. end waits until all
+     * is done; a device that failed says so here (OZ_E_IO). */
+    oz_status (*begin)(oz_dev *d, const oz_batch *b, oz_err *err);
+    oz_status (*end)(oz_dev *d, oz_err *err);
+    void (*embed)(oz_dev *d, float *y, int64_t ld, const oz_packed *w);
     /* RMSNorm of n_vec vectors of `dim` a row: qk-norm has n_vec heads a row. y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
     void (*norm)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, const float *w, int64_t n_tok, int64_t n_vec, int64_t dim, float eps);
     void (*quantize)(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
     void (*linear)(oz_dev *d, const oz_linear_args *a);
     /* cos, sin [n_tok, half]: of position * inv_freq[i] (f32 product, as the reference; cos and sin of it correctly rounded), times factor */
-    void (*rope_table)(oz_dev *d, float *cos, float *sin, const oz_seg *segs, int64_t n_segs, const float *inv_freq, int64_t half, float factor);
+    void (*rope_table)(oz_dev *d, float *cos, float *sin, const float *inv_freq, int64_t half, float factor);
     /* rotates the first 2*half of every head in place; pairs (i, i + half) */
     void (*rope)(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok);
-    void (*kv_write)(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld, const oz_seg *segs, int64_t n_segs);
+    void (*kv_write)(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld);
     void (*attention)(oz_dev *d, const oz_attn_args *a);
     void (*silu_mul)(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n);
     void (*add)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n); /* y += x */
-    void (*gather)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, const int32_t *rows /* host */, int64_t n_rows, int64_t n);
+    /* y's rows are the batch's rows [row0, row0 + n_rows) of x */
+    void (*gather)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t row0, int64_t n_rows, int64_t n);
     /* sinks: reduce rows of logits [n_rows, vocab] in place of keeping them. targets host or NULL; out host. Sums in f64. */
     void (*sink_stat)(oz_dev *d, oz_row_stat *out, const float *logits, int64_t ld, const int32_t *targets, int64_t n_rows, int64_t vocab);
     void (*sink_kl)(oz_dev *d, oz_kl_stat *out, const float *ref, const float *logits, int64_t ld, const int32_t *targets, int64_t n_rows, int64_t vocab);
+
+    /* Lowering; NULL: this device has none. The program outlives what is made of it. lowered_run runs all layers of the batch that was begun, or
+     * the head on its rows [row0, row0 + n_rows); false: not this batch, the plain executor has to. */
+    oz_status (*lower)(oz_lowered **out, oz_dev *d, const oz_program *p, oz_err *err);
+    void (*lowered_free)(oz_lowered **l);
+    bool (*lowered_run)(oz_lowered *l, const oz_kv *kv, oz_steps which, int64_t row0, int64_t n_rows);
+    void (*lowered_print)(const oz_lowered *l, FILE *out);
 } oz_ops;
 const oz_ops *oz_dev_ops(const oz_dev *d);
 

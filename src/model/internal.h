@@ -1,6 +1,7 @@
 /* Internal to model/: the architecture tables, the dims that every config is read into, the plan, and the model's storage. */
 #ifndef OZ_MODEL_INTERNAL_H
 #define OZ_MODEL_INTERNAL_H
+#include "kernel/step.h"
 #include "model/model.h"
 
 /* ---- architectures ---- */
@@ -64,38 +65,8 @@ int64_t oz_dim_get(const oz_dims *d, oz_dim dim);
 /* inv_freq f32 [head_dim / 2] (transformers' modeling_rope_utils, computed in f64 and rounded). */
 void oz_rope_inv_freq(float *out, const oz_rope_cfg *r, int64_t head_dim);
 
-/* ---- the plan ---- */
-typedef enum oz_op {
-    OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_KV_WRITE, OZ_OP_ATTENTION,
-    OZ_OP_SILU_MUL, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER, OZ_OP_COUNT
-} oz_op;
-
-/* Buffers of a call, [max_tok, width], typed. */
-typedef enum oz_bufid {
-    OZ_BUF_RESIDUAL, OZ_BUF_X, OZ_BUF_Q8, OZ_BUF_F8, OZ_BUF_QKV, OZ_BUF_ATTN, OZ_BUF_OUT, OZ_BUF_GATE_UP, OZ_BUF_FFN,
-    OZ_BUF_ROWS, OZ_BUF_LOGITS, OZ_BUF_COUNT
-} oz_bufid;
-
-typedef struct oz_step {
-    oz_op op;
-    int layer;                  /* -1: outside the layers */
-    oz_bufid dst, src;
-    int64_t dst_col, src_col;   /* first column */
-    int64_t n;                  /* columns, or head_dim for what works on heads */
-    int64_t n_heads;
-    oz_form form;               /* of src, for LINEAR; of dst, for QUANTIZE */
-    const float *vec;           /* norm weight */
-    int part0, n_parts;         /* LINEAR: indices into oz_model.linears */
-    int64_t window;
-} oz_step;
-
-typedef struct oz_plan { oz_step *steps; int n, n_layers_end; /* steps [n_layers_end, n) make logits of gathered rows */ size_t cap; } oz_plan;
-
 /* ---- storage ---- */
-typedef struct oz_linear { char *module; oz_scheme scheme; oz_form form; oz_packed *packed; float *bias; } oz_linear;
 typedef struct oz_slot_ref { int linear; float *vec; } oz_slot_ref; /* linear -1: a vector, or absent (vec NULL) */
-
-typedef struct oz_model_buf { oz_form form; int64_t width, rows; void *data; float *scales; } oz_model_buf;
 
 struct oz_model {
     oz_dev *dev;
@@ -103,15 +74,14 @@ struct oz_model {
     const oz_arch *arch;
     oz_dims dims;
     oz_model_info info;
-    oz_linear *linears; int n_linears; size_t cap_linears;
+    oz_program program;
+    oz_lowered *lowered;        /* the device's version of it, or NULL */
+    oz_scheme *schemes;         /* of program.linears */
+    size_t cap_steps, cap_linears, cap_schemes;
+    oz_form plain_form;         /* of activations that no scheme quantizes */
     oz_slot_ref top[OZ_SLOT_PER_LAYER];
     oz_slot_ref *layers;        /* [n_layers, OZ_SLOT_COUNT] */
     float **vecs; size_t n_vecs, cap_vecs; /* device vectors, owned */
-    oz_plan plan;
-    oz_model_buf bufs[OZ_BUF_COUNT];
-    float *rope_cos, *rope_sin, *inv_freq;
-    int64_t head_rows;          /* rows of logits a chunk */
-    float attn_scale;
     bool tap_layers;
 };
 
@@ -120,8 +90,14 @@ struct oz_state { const oz_model *model; oz_kv *kv; int64_t n_layers, n_blocks; 
 oz_slot_ref oz_model_slot(const oz_model *m, int64_t layer, oz_slot slot);
 oz_status oz_plan_compile(oz_model *m, oz_err *err);
 const char *oz_op_name(oz_op op);
-/* Runs steps [begin, end) that belong to the call's layers. */
-typedef struct oz_exec { oz_model *m; oz_state *s; const oz_call *call; const int32_t *gather; int64_t n_gather; } oz_exec;
+/* Runs steps [begin, end) that belong to layers [layer_begin, layer_end). rows: of the batch's list, for the head. */
+typedef struct oz_exec {
+    oz_dev *dev;
+    const oz_program *p;
+    const oz_kv *kv;            /* [n_layers], NULL for the head */
+    const oz_call *call;
+    int64_t row0, n_rows;
+} oz_exec;
 void oz_exec_steps(const oz_exec *x, int begin, int end);
 
 #endif

@@ -10,8 +10,8 @@
 
 enum { HEAD_CHUNK_BYTES = 16 << 20, DEFAULT_MAX_TOK = 512 };
 
-/* The kind of activation rows that a scheme's products take. */
-static const oz_form form_of_act[OZ_ACT_COUNT] = {[OZ_ACT_NONE] = OZ_FORM_F32, [OZ_ACT_I8_TOKEN] = OZ_FORM_Q8, [OZ_ACT_F8_TOKEN] = OZ_FORM_F8};
+/* The kind of activation rows that a scheme's products take; without one: the model's plain form. */
+static const oz_form form_of_act[OZ_ACT_COUNT] = {[OZ_ACT_I8_TOKEN] = OZ_FORM_Q8, [OZ_ACT_F8_TOKEN] = OZ_FORM_F8};
 
 static oz_slot_ref *slot_at(oz_model *m, const oz_arch_tensor *t) {
     return t->layer < 0 ? &m->top[t->slot] : &m->layers[(int64_t)t->layer * OZ_SLOT_COUNT + t->slot];
@@ -44,10 +44,12 @@ static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor
     const oz_module mod = {t->module, t->class_name, t->rows, t->cols};
     oz_weight w;
     OZ_TRY(oz_scheme_bind(&w, c, &mod, scheme, err));
-    oz_grow((void **)&m->linears, &m->cap_linears, (size_t)m->n_linears + 1, sizeof *m->linears);
-    oz_linear *l = &m->linears[m->n_linears];
-    *l = (oz_linear){oz_strdup(t->module), *scheme, form_of_act[scheme->act], NULL, NULL};
-    slot_at(m, t)->linear = m->n_linears++;
+    oz_grow((void **)&m->program.linears, &m->cap_linears, (size_t)m->program.n_linears + 1, sizeof *m->program.linears);
+    oz_linear *l = &m->program.linears[m->program.n_linears];
+    oz_grow((void **)&m->schemes, &m->cap_schemes, (size_t)m->program.n_linears + 1, sizeof *m->schemes);
+    m->schemes[m->program.n_linears] = *scheme;
+    *l = (oz_linear){oz_strdup(t->module), scheme->act == OZ_ACT_NONE ? m->plain_form : form_of_act[scheme->act], NULL, NULL};
+    slot_at(m, t)->linear = m->program.n_linears++;
     if (m->ops->pack(&l->packed, m->dev, &w, 0, t->rows, l->form, err) != OZ_OK) return oz_err_prefix(err, "%s (scheme %s)", t->module, scheme->name);
     oz_scheme_drop(c, &mod);
     m->info.weight_bytes += oz_packed_bytes(l->packed);
@@ -102,7 +104,7 @@ static oz_status weights_load(oz_model *m, const oz_ckpt *c, const oz_arch_list 
     for (size_t i = 0; st == OZ_OK && i < list->n; i++) {
         const oz_arch_tensor *t = &list->items[i];
         if (oz_interrupted()) st = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted");
-        else if (t->is_bias) st = vec_load(&m->linears[slot_at(m, t)->linear].bias, m, c, t, err);
+        else if (t->is_bias) st = vec_load(&m->program.linears[slot_at(m, t)->linear].bias, m, c, t, err);
         else if (is_matrix(t)) st = linear_load(m, c, t, &schemes[i], err);
         else st = vec_load(&slot_at(m, t)->vec, m, c, t, err);
         oz_progress_step(&p, (int64_t)i + 1);
@@ -117,50 +119,71 @@ static oz_status bufs_new(oz_model *m, oz_err *err) {
     const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->n_heads_kv * d->head_dim, t = m->info.max_tok;
     int64_t widest = d->hidden_size > d->intermediate_size ? d->hidden_size : d->intermediate_size;
     if (n_q > widest) widest = n_q;
-    m->head_rows = HEAD_CHUNK_BYTES / (d->vocab_size * (int64_t)sizeof(float));
-    if (m->head_rows < 1) m->head_rows = 1;
-    if (m->head_rows > t) m->head_rows = t;
+    m->program.head_rows = HEAD_CHUNK_BYTES / (d->vocab_size * (int64_t)sizeof(float));
+    if (m->program.head_rows < 1) m->program.head_rows = 1;
+    if (m->program.head_rows > t) m->program.head_rows = t;
     bool used[OZ_FORM_COUNT] = {[OZ_FORM_F32] = true};
-    for (int i = 0; i < m->n_linears; i++) used[m->linears[i].form] = true;
+    for (int i = 0; i < m->program.n_linears; i++) used[m->program.linears[i].form] = true;
     const struct { oz_form form; int64_t width, rows; } want[OZ_BUF_COUNT] = {
         [OZ_BUF_RESIDUAL] = {OZ_FORM_F32, d->hidden_size, t}, [OZ_BUF_X] = {OZ_FORM_F32, d->hidden_size, t},
         [OZ_BUF_Q8] = {OZ_FORM_Q8, widest, t},                [OZ_BUF_F8] = {OZ_FORM_F8, widest, t},
+        [OZ_BUF_X16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, widest, t},
         [OZ_BUF_QKV] = {OZ_FORM_F32, n_q + 2 * n_kv, t},      [OZ_BUF_ATTN] = {OZ_FORM_F32, n_q, t},
         [OZ_BUF_OUT] = {OZ_FORM_F32, d->hidden_size, t},      [OZ_BUF_GATE_UP] = {OZ_FORM_F32, 2 * d->intermediate_size, t},
-        [OZ_BUF_FFN] = {OZ_FORM_F32, d->intermediate_size, t}, [OZ_BUF_ROWS] = {OZ_FORM_F32, d->hidden_size, m->head_rows},
-        [OZ_BUF_LOGITS] = {OZ_FORM_F32, d->vocab_size, m->head_rows}};
+        [OZ_BUF_FFN] = {OZ_FORM_F32, d->intermediate_size, t}, [OZ_BUF_ROWS] = {OZ_FORM_F32, d->hidden_size, m->program.head_rows},
+        [OZ_BUF_LOGITS] = {OZ_FORM_F32, d->vocab_size, m->program.head_rows}};
     for (int i = 0; i < OZ_BUF_COUNT; i++) {
-        oz_model_buf *b = &m->bufs[i];
-        *b = (oz_model_buf){want[i].form, want[i].width, want[i].rows, NULL, NULL};
+        oz_step_buf *b = &m->program.bufs[i];
+        *b = (oz_step_buf){want[i].form, want[i].width, want[i].rows, NULL, NULL};
         if (!used[b->form]) continue;
         size_t n_bytes = (size_t)b->rows * (size_t)b->width * (size_t)m->ops->form_bytes(b->form);
         m->info.workspace_bytes += n_bytes;
         OZ_TRY(m->ops->mem_new(&b->data, m->dev, n_bytes, "workspace", err));
-        if (b->form != OZ_FORM_F32) OZ_TRY(m->ops->mem_new((void **)&b->scales, m->dev, (size_t)b->rows * sizeof(float), "workspace", err));
+        if (b->form == OZ_FORM_Q8 || b->form == OZ_FORM_F8) OZ_TRY(m->ops->mem_new((void **)&b->scales, m->dev, (size_t)b->rows * sizeof(float), "workspace", err));
     }
     const size_t half = (size_t)d->head_dim / 2, n_bytes = (size_t)t * half * sizeof(float);
-    OZ_TRY(m->ops->mem_new((void **)&m->rope_cos, m->dev, n_bytes, "workspace", err));
-    OZ_TRY(m->ops->mem_new((void **)&m->rope_sin, m->dev, n_bytes, "workspace", err));
-    OZ_TRY(m->ops->mem_new((void **)&m->inv_freq, m->dev, half * sizeof(float), "workspace", err));
+    OZ_TRY(m->ops->mem_new((void **)&m->program.rope_cos, m->dev, n_bytes, "workspace", err));
+    OZ_TRY(m->ops->mem_new((void **)&m->program.rope_sin, m->dev, n_bytes, "workspace", err));
+    OZ_TRY(m->ops->mem_new((void **)&m->program.inv_freq, m->dev, half * sizeof(float), "workspace", err));
     float *host = oz_alloc_array(half, sizeof *host);
     oz_rope_inv_freq(host, &d->rope, d->head_dim);
-    m->ops->upload(m->dev, m->inv_freq, host, half * sizeof *host);
+    m->ops->upload(m->dev, m->program.inv_freq, host, half * sizeof *host);
     oz_free(host);
+    return OZ_OK;
+}
+
+/* --dtype: how activations that no scheme quantizes go into products. "auto" is the checkpoint's own 16-bit type where the device keeps
+ * such rows, else f32. */
+static const struct { const char *name; oz_dtype dtype; } plain_dtypes[OZ_FORM_COUNT] = {
+    [OZ_FORM_F32] = {"f32", OZ_DTYPE_F32}, [OZ_FORM_BF16] = {"bf16", OZ_DTYPE_BF16}, [OZ_FORM_F16] = {"f16", OZ_DTYPE_F16}};
+
+static oz_status plain_form_choose(oz_form *out, oz_dev *dev, const oz_ckpt *ckpt, const char *dtype, oz_err *err) {
+    const oz_dtype own = oz_arch_dtype(oz_ckpt_config(ckpt));
+    const bool is_auto = strcmp(dtype, "auto") == 0;
+    *out = OZ_FORM_F32;
+    bool known = is_auto;
+    for (int f = 0; f < OZ_FORM_COUNT; f++) {
+        if (!plain_dtypes[f].name || !(is_auto ? plain_dtypes[f].dtype == own : strcmp(plain_dtypes[f].name, dtype) == 0)) continue;
+        known = true;
+        if (oz_dev_ops(dev)->form_bytes((oz_form)f) > 0) *out = (oz_form)f;
+        else OZ_NEED(is_auto, err, OZ_E_UNSUPPORTED, "--dtype %s: no kernel of this device (%s) rounds 16-bit products' inputs; use f32", dtype, oz_dev_describe(dev));
+    }
+    OZ_NEED(known, err, OZ_E_UNSUPPORTED, "--dtype: expected auto, f32, bf16 or f16, found \"%s\"", dtype);
     return OZ_OK;
 }
 
 static void info_fill(oz_model *m) {
     const oz_dims *d = &m->dims;
     oz_model_info *f = &m->info;
-    f->model_type = m->arch->model_type, f->dtype = "f32";
+    f->model_type = m->arch->model_type, f->dtype = plain_dtypes[m->plain_form].name;
     f->vocab_size = d->vocab_size, f->hidden_size = d->hidden_size, f->n_layers = d->n_layers, f->n_heads = d->n_heads;
     f->n_heads_kv = d->n_heads_kv, f->head_dim = d->head_dim, f->intermediate_size = d->intermediate_size;
     f->bos_id = d->bos_id, f->n_eos = d->n_eos;
     memcpy(f->eos_ids, d->eos_ids, sizeof f->eos_ids);
     f->kv_bytes_tok = (size_t)(d->n_layers * 2 * d->n_heads_kv * d->head_dim) * sizeof(float);
     const int embed = m->top[OZ_SLOT_EMBED].linear, head = m->top[OZ_SLOT_HEAD].linear;
-    for (int i = 0; i < m->n_linears; i++) {
-        const oz_packed *p = m->linears[i].packed;
+    for (int i = 0; i < m->program.n_linears; i++) {
+        const oz_packed *p = m->program.linears[i].packed;
         if (i == embed && embed != head) continue; /* one row of it is read */
         const double flop = 2.0 * (double)oz_packed_rows(p) * (double)oz_packed_cols(p);
         f->stream_bytes += oz_packed_bytes(p);
@@ -182,13 +205,14 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     oz_dims dims;
     *out = NULL;
     OZ_TRY(oz_arch_read(&arch, &dims, oz_ckpt_config(ckpt), err));
-    OZ_NEED(strcmp(cfg->dtype, "auto") == 0 || strcmp(cfg->dtype, "f32") == 0, err, OZ_E_UNSUPPORTED, "--dtype %s: no kernel of this device (%s) rounds 16-bit products' inputs; use f32",
-            cfg->dtype, oz_dev_describe(dev));
+    oz_form plain_form;
+    OZ_TRY(plain_form_choose(&plain_form, dev, ckpt, cfg->dtype, err));
     oz_arch_list list;
     OZ_TRY(oz_arch_list_new(&list, oz_ckpt_config(ckpt), err));
     oz_model *m = oz_alloc(sizeof *m);
-    m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->tap_layers = cfg->tap_layers;
-    m->attn_scale = (float)(1.0 / sqrt((double)dims.head_dim));
+    m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->tap_layers = cfg->tap_layers, m->plain_form = plain_form;
+    m->program.norm_eps = (float)dims.rms_norm_eps, m->program.n_layers = dims.n_layers;
+    m->program.attn_scale = (float)(1.0 / sqrt((double)dims.head_dim));
     m->info.max_len = cfg->max_len > 0 && cfg->max_len < dims.max_position ? cfg->max_len : dims.max_position;
     m->info.max_tok = cfg->max_tok > 0 ? cfg->max_tok : DEFAULT_MAX_TOK;
     m->layers = oz_alloc_array((size_t)dims.n_layers * OZ_SLOT_COUNT, sizeof *m->layers);
@@ -201,6 +225,8 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     if (st == OZ_OK && (dims.features & OZ_F_TIED)) tied_head_check(ckpt);
     if (st == OZ_OK) st = bufs_new(m, err);
     if (st == OZ_OK) st = oz_plan_compile(m, err);
+    m->program.max_tok = m->info.max_tok;
+    if (st == OZ_OK && m->ops->lower && !m->tap_layers) st = m->ops->lower(&m->lowered, dev, &m->program, err);
     if (st == OZ_OK) info_fill(m);
     oz_free(schemes);
     oz_arch_list_deinit(&list);
@@ -212,29 +238,31 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
 void oz_model_close(oz_model **p) {
     oz_model *m = *p;
     if (!m) return;
-    for (int i = 0; i < m->n_linears; i++) {
-        if (m->linears[i].packed) m->ops->packed_free(m->dev, &m->linears[i].packed);
-        oz_free(m->linears[i].module);
+    if (m->lowered) m->ops->lowered_free(&m->lowered);
+    for (int i = 0; i < m->program.n_linears; i++) {
+        if (m->program.linears[i].packed) m->ops->packed_free(m->dev, &m->program.linears[i].packed);
+        oz_free(m->program.linears[i].module);
     }
     for (size_t i = 0; i < m->n_vecs; i++) m->ops->mem_free(m->dev, m->vecs[i]);
     for (int i = 0; i < OZ_BUF_COUNT; i++) {
-        m->ops->mem_free(m->dev, m->bufs[i].data);
-        m->ops->mem_free(m->dev, m->bufs[i].scales);
+        m->ops->mem_free(m->dev, m->program.bufs[i].data);
+        m->ops->mem_free(m->dev, m->program.bufs[i].scales);
     }
-    m->ops->mem_free(m->dev, m->rope_cos);
-    m->ops->mem_free(m->dev, m->rope_sin);
-    m->ops->mem_free(m->dev, m->inv_freq);
+    m->ops->mem_free(m->dev, m->program.rope_cos);
+    m->ops->mem_free(m->dev, m->program.rope_sin);
+    m->ops->mem_free(m->dev, m->program.inv_freq);
     oz_free(m->vecs);
-    oz_free(m->linears);
+    oz_free(m->program.linears);
+    oz_free(m->schemes);
     oz_free(m->layers);
-    oz_free(m->plan.steps);
+    oz_free(m->program.steps);
     oz_free(m);
     *p = NULL;
 }
 
 const oz_model_info *oz_model_get(const oz_model *m) { return &m->info; }
-size_t oz_model_module_count(const oz_model *m) { return (size_t)m->n_linears; }
+size_t oz_model_module_count(const oz_model *m) { return (size_t)m->program.n_linears; }
 oz_model_module oz_model_module_at(const oz_model *m, size_t i) {
-    const oz_linear *l = &m->linears[i];
-    return (oz_model_module){l->module, &l->scheme, l->packed};
+    const oz_linear *l = &m->program.linears[i];
+    return (oz_model_module){l->module, &m->schemes[i], l->packed};
 }

@@ -8,8 +8,8 @@
 
 static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "linear", "rope",
                                                   "kv_write", "attention",  "silu_mul",  "add",      "tap",    "gather"};
-static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "qkv", "attn", "out", "gate_up", "ffn", "rows", "logits"};
-static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8"};
+static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "x16", "qkv", "attn", "out", "gate_up", "ffn", "rows", "logits"};
+static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
 const char *oz_op_name(oz_op op) { return op_names[op]; }
 
 oz_slot_ref oz_model_slot(const oz_model *m, int64_t layer, oz_slot slot) {
@@ -17,8 +17,8 @@ oz_slot_ref oz_model_slot(const oz_model *m, int64_t layer, oz_slot slot) {
 }
 
 static oz_step *emit(oz_model *m, oz_op op, int layer) {
-    oz_plan *p = &m->plan;
-    oz_grow((void **)&p->steps, &p->cap, (size_t)p->n + 1, sizeof *p->steps);
+    oz_program *p = &m->program;
+    oz_grow((void **)&p->steps, &m->cap_steps, (size_t)p->n + 1, sizeof *p->steps);
     oz_step *s = &p->steps[p->n++];
     *s = (oz_step){.op = op, .layer = layer};
     return s;
@@ -31,7 +31,8 @@ static void emit_norm(oz_model *m, int layer, oz_bufid dst, oz_bufid src, int64_
 }
 
 static oz_bufid form_buf(oz_form form, oz_bufid plain) {
-    return form == OZ_FORM_Q8 ? OZ_BUF_Q8 : form == OZ_FORM_F8 ? OZ_BUF_F8 : plain;
+    static const oz_bufid bufs[OZ_FORM_COUNT] = {[OZ_FORM_Q8] = OZ_BUF_Q8, [OZ_FORM_F8] = OZ_BUF_F8, [OZ_FORM_BF16] = OZ_BUF_X16, [OZ_FORM_F16] = OZ_BUF_X16};
+    return form == OZ_FORM_F32 ? plain : bufs[form];
 }
 
 /* dst[:, 0..] = the products of `slots` with src, side by side. One quantize step a form, one linear step a run of equal forms. */
@@ -40,18 +41,18 @@ static void emit_linears(oz_model *m, int layer, oz_bufid dst, oz_bufid src, con
     for (int i = 0; i < n; i++) idx[i] = oz_model_slot(m, layer, slots[i]).linear;
     for (oz_form f = OZ_FORM_F32 + 1; f < OZ_FORM_COUNT; f++) {
         bool used = false;
-        for (int i = 0; i < n; i++) used |= m->linears[idx[i]].form == f;
+        for (int i = 0; i < n; i++) used |= m->program.linears[idx[i]].form == f;
         if (!used) continue;
         oz_step *s = emit(m, OZ_OP_QUANTIZE, layer);
-        s->dst = form_buf(f, src), s->src = src, s->form = f, s->n = oz_packed_cols(m->linears[idx[0]].packed);
+        s->dst = form_buf(f, src), s->src = src, s->form = f, s->n = oz_packed_cols(m->program.linears[idx[0]].packed);
     }
     int64_t col = 0;
     for (int i = 0, j; i < n; i = j) {
-        const oz_form f = m->linears[idx[i]].form;
+        const oz_form f = m->program.linears[idx[i]].form;
         oz_step *s = emit(m, OZ_OP_LINEAR, layer);
         s->dst = dst, s->src = form_buf(f, src), s->form = f, s->dst_col = col, s->part0 = idx[i];
-        /* parts of one step are neighbours in m->linears: the loader adds a layer's modules in the table's order */
-        for (j = i; j < n && m->linears[idx[j]].form == f && idx[j] == idx[i] + (j - i); j++) s->n += oz_packed_rows(m->linears[idx[j]].packed);
+        /* parts of one step are neighbours in m->program.linears: the loader adds a layer's modules in the table's order */
+        for (j = i; j < n && m->program.linears[idx[j]].form == f && idx[j] == idx[i] + (j - i); j++) s->n += oz_packed_rows(m->program.linears[idx[j]].packed);
         s->n_parts = j - i;
         col += s->n;
     }
@@ -112,13 +113,13 @@ oz_status oz_plan_compile(oz_model *m, oz_err *err) {
             s->src = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
         }
     }
-    m->plan.n_layers_end = m->plan.n;
+    m->program.n_layers_end = m->program.n;
     static const oz_slot head[] = {OZ_SLOT_HEAD};
     s = emit(m, OZ_OP_GATHER, -1);
     s->dst = OZ_BUF_ROWS, s->src = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
     emit_norm(m, -1, OZ_BUF_ROWS, OZ_BUF_ROWS, 0, m->top[OZ_SLOT_FINAL_NORM].vec, 1, d->hidden_size);
     emit_linears(m, -1, OZ_BUF_LOGITS, OZ_BUF_ROWS, head, 1);
-    OZ_NEED(m->plan.n > m->plan.n_layers_end, err, OZ_E_FORMAT, "empty plan");
+    OZ_NEED(m->program.n > m->program.n_layers_end, err, OZ_E_FORMAT, "empty plan");
     return OZ_OK;
 }
 
@@ -127,14 +128,14 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
     if (s->layer >= 0) snprintf(where, sizeof where, "%d", s->layer);
     fprintf(out, "%5s  %-10s", where, op_names[s->op]);
     switch (s->op) {
-    case OZ_OP_EMBED: fprintf(out, "%s <- %s", buf_names[s->dst], m->linears[s->part0].module); break;
+    case OZ_OP_EMBED: fprintf(out, "%s <- %s", buf_names[s->dst], m->program.linears[s->part0].module); break;
     case OZ_OP_ROPE_TABLE: fprintf(out, "cos, sin [tokens, %lld]", (long long)s->n / 2); break;
     case OZ_OP_LINEAR:
         fprintf(out, "%s[%lld:+%lld] <- %s (%s)", buf_names[s->dst], (long long)s->dst_col, (long long)s->n, buf_names[s->src], form_names[s->form]);
         for (int i = 0; i < s->n_parts; i++)
-            fprintf(out, "%s %s [%s]", i ? "," : " x", m->linears[s->part0 + i].module, oz_packed_kernel(m->linears[s->part0 + i].packed));
+            fprintf(out, "%s %s [%s]", i ? "," : " x", m->program.linears[s->part0 + i].module, oz_packed_kernel(m->program.linears[s->part0 + i].packed));
         break;
-    case OZ_OP_QUANTIZE: fprintf(out, "%s <- %s [%lld] to %s, one scale a token", buf_names[s->dst], buf_names[s->src], (long long)s->n, form_names[s->form]); break;
+    case OZ_OP_QUANTIZE: fprintf(out, "%s <- %s [%lld] to %s", buf_names[s->dst], buf_names[s->src], (long long)s->n, form_names[s->form]); break;
     case OZ_OP_ATTENTION:
         fprintf(out, "%s <- %s, paged KV, %lld heads of %lld", buf_names[s->dst], buf_names[s->src], (long long)s->n_heads, (long long)s->n);
         if (s->window) fprintf(out, ", window %lld", (long long)s->window);
@@ -152,8 +153,8 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
 
 void oz_model_plan_print(const oz_model *m, FILE *out) {
     fprintf(out, "layer  op        what\n");
-    for (int i = 0; i < m->plan.n; i++) {
-        if (i == m->plan.n_layers_end) fprintf(out, "-- for each chunk of at most %lld rows that the sink asks for\n", (long long)m->head_rows);
-        step_print(m, &m->plan.steps[i], out);
+    for (int i = 0; i < m->program.n; i++) {
+        if (i == m->program.n_layers_end) fprintf(out, "-- for each chunk of at most %lld rows that the sink asks for\n", (long long)m->program.head_rows);
+        step_print(m, &m->program.steps[i], out);
     }
 }

@@ -35,14 +35,17 @@ static oz_status call_check(const oz_model *m, const oz_state *s, const oz_call 
 
 static void layers_run(oz_model *m, oz_state *s, const oz_call *c) {
     const size_t n_bytes = (size_t)c->n_tok * (size_t)m->dims.hidden_size * sizeof(float);
-    if (c->layer_begin > 0) m->ops->upload(m->dev, m->bufs[OZ_BUF_RESIDUAL].data, c->residual_in, n_bytes);
-    oz_exec_steps(&(oz_exec){m, s, c, NULL, 0}, 0, m->plan.n_layers_end);
-    if (c->residual_out) m->ops->download(m->dev, c->residual_out, m->bufs[OZ_BUF_RESIDUAL].data, n_bytes);
+    if (c->layer_begin > 0) m->ops->upload(m->dev, m->program.bufs[OZ_BUF_RESIDUAL].data, c->residual_in, n_bytes);
+    const bool all = c->layer_begin == 0 && (!c->layer_end || c->layer_end == m->dims.n_layers);
+    if (!(all && m->lowered && m->ops->lowered_run(m->lowered, s->kv, OZ_STEPS_LAYERS, 0, 0)))
+        oz_exec_steps(&(oz_exec){m->dev, &m->program, s->kv, c, 0, 0}, 0, m->program.n_layers_end);
+    if (c->residual_out) m->ops->download(m->dev, c->residual_out, m->program.bufs[OZ_BUF_RESIDUAL].data, n_bytes);
 }
 
 /* Logits of rows [r0, r0 + n) of the call's list, into the model's logits buffer. */
 static void head_run(oz_model *m, const oz_call *c, int64_t r0, int64_t n) {
-    oz_exec_steps(&(oz_exec){m, NULL, c, c->rows + r0, n}, m->plan.n_layers_end, m->plan.n);
+    if (!(m->lowered && m->ops->lowered_run(m->lowered, NULL, OZ_STEPS_HEAD, r0, n)))
+        oz_exec_steps(&(oz_exec){m->dev, &m->program, NULL, c, r0, n}, m->program.n_layers_end, m->program.n);
 }
 
 typedef struct chunk { oz_model *const *models; int n_models; const oz_call *call; const oz_sink *sink; int64_t r0, n; } chunk;
@@ -50,7 +53,7 @@ typedef struct chunk { oz_model *const *models; int n_models; const oz_call *cal
 static void sink_copy(const chunk *k) {
     oz_model *m = k->models[0];
     const size_t row = (size_t)m->dims.vocab_size * sizeof(float);
-    m->ops->download(m->dev, (char *)k->sink->out + (size_t)k->r0 * row, m->bufs[OZ_BUF_LOGITS].data, (size_t)k->n * row);
+    m->ops->download(m->dev, (char *)k->sink->out + (size_t)k->r0 * row, m->program.bufs[OZ_BUF_LOGITS].data, (size_t)k->n * row);
 }
 
 static const int32_t *targets(const chunk *k) { return k->sink->targets ? k->sink->targets + k->r0 : NULL; }
@@ -58,7 +61,7 @@ static const int32_t *targets(const chunk *k) { return k->sink->targets ? k->sin
 static void sink_stat(const chunk *k) {
     oz_model *m = k->models[0];
     const int64_t v = m->dims.vocab_size;
-    m->ops->sink_stat(m->dev, (oz_row_stat *)k->sink->out + k->r0, m->bufs[OZ_BUF_LOGITS].data, v, targets(k), k->n, v);
+    m->ops->sink_stat(m->dev, (oz_row_stat *)k->sink->out + k->r0, m->program.bufs[OZ_BUF_LOGITS].data, v, targets(k), k->n, v);
 }
 
 static void sink_kl(const chunk *k) {
@@ -66,7 +69,7 @@ static void sink_kl(const chunk *k) {
     const int64_t v = ref->dims.vocab_size;
     for (int i = 1; i < k->n_models; i++) {
         oz_kl_stat *out = (oz_kl_stat *)k->sink->out + (int64_t)(i - 1) * k->call->n_rows + k->r0;
-        ref->ops->sink_kl(ref->dev, out, ref->bufs[OZ_BUF_LOGITS].data, k->models[i]->bufs[OZ_BUF_LOGITS].data, v, targets(k), k->n, v);
+        ref->ops->sink_kl(ref->dev, out, ref->program.bufs[OZ_BUF_LOGITS].data, k->models[i]->program.bufs[OZ_BUF_LOGITS].data, v, targets(k), k->n, v);
     }
 }
 
@@ -76,13 +79,15 @@ oz_status oz_lockstep_run(oz_model *const *models, oz_state *const *states, int 
     const bool whole = !c->layer_end || c->layer_end == models[0]->dims.n_layers;
     OZ_NEED(sink->kind == OZ_SINK_NONE || whole, err, OZ_E_ARG, "a sink needs the last layer");
     OZ_NEED(n_models == 1 || sink->kind == OZ_SINK_KL, err, OZ_E_ARG, "several models in lockstep need the KL sink");
-    int64_t step = models[0]->head_rows;
+    int64_t step = models[0]->program.head_rows;
     for (int i = 0; i < n_models; i++) {
         OZ_TRY(call_check(models[i], states[i], c, err));
         OZ_NEED(models[i]->dims.vocab_size == models[0]->dims.vocab_size, err, OZ_E_ARG, "vocabularies differ: %lld and %lld",
                 (long long)models[0]->dims.vocab_size, (long long)models[i]->dims.vocab_size);
-        if (models[i]->head_rows < step) step = models[i]->head_rows;
+        if (models[i]->program.head_rows < step) step = models[i]->program.head_rows;
     }
+    const oz_batch batch = {c->ids, c->n_tok, c->segs, c->n_segs, c->rows, c->n_rows};
+    for (int i = 0; i < n_models; i++) OZ_TRY(models[i]->ops->begin(models[i]->dev, &batch, err));
     oz_alloc_forbid(true);
     for (int i = 0; i < n_models; i++) layers_run(models[i], states[i], c);
     for (int64_t r0 = 0; sink->kind != OZ_SINK_NONE && r0 < c->n_rows; r0 += step) {
@@ -91,7 +96,12 @@ oz_status oz_lockstep_run(oz_model *const *models, oz_state *const *states, int 
         sinks[sink->kind](&(chunk){models, n_models, c, sink, r0, n});
     }
     oz_alloc_forbid(false);
-    return OZ_OK;
+    oz_status st = OZ_OK;
+    for (int i = 0; i < n_models; i++) {
+        const oz_status ended = models[i]->ops->end(models[i]->dev, err);
+        if (st == OZ_OK) st = ended;
+    }
+    return st;
 }
 
 oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_sink *sink, oz_err *err) {

@@ -69,7 +69,7 @@ static void attn_init(ck *c, attn_data *d, const attn_case *k) {
     ck_fill(c, d->q, d->n_tok * ld_q, CK_NORMAL);
     for (int64_t i = 0; i < d->n_tok * ld_q; i++) d->q[i] *= k->spread;
     d->out = ck_buf_new((size_t)((d->n_tok - 1) * ld_out + width) * sizeof(float), 4 * (size_t)ck_int(c, 0, 3));
-    d->args = (oz_attn_args){d->q, ld_q, d->out.p, ld_out, &d->kv, d->segs, k->n_segs, k->n_heads, 1 / sqrtf((float)k->hd), k->window};
+    d->args = (oz_attn_args){d->q, ld_q, d->out.p, ld_out, &d->kv, k->n_heads, 1 / sqrtf((float)k->hd), k->window};
 }
 
 static void attn_deinit(attn_data *d) {
@@ -117,7 +117,6 @@ static void check_company(ck *c, const attn_data *d, const attn_case *k) {
             oz_attn_args a = d->args;
             a.q = d->q + (d->segs[i].tok0 + t) * d->args.ld_q;
             a.out = alone;
-            a.segs = &one, a.n_segs = 1;
             for (int64_t h = 0; h < k->n_kvh; h++) c->dev.table.attention(&a, &one, 0, 1, h, h + 1);
             ck_same(c, alone, (const float *)d->out.p + (d->segs[i].tok0 + t) * d->args.ld_out, (size_t)width * sizeof *alone,
                     "a token alone and in a prefill");
@@ -140,7 +139,8 @@ static void run(ck *c, bool ops) {
         attn_data d;
         attn_init(c, &d, &k);
         if (ops) {
-            c->many.ops->attention(&c->many, &d.args);
+            ck_begin(c, &(oz_batch){.segs = d.segs, .n_segs = k.n_segs});
+            c->many.head.ops->attention(&c->many.head, &d.args);
         } else {
             for (int64_t s = 0; s < k.n_segs; s++) c->dev.table.attention(&d.args, &d.segs[s], 0, d.segs[s].n_tok, 0, k.n_kvh);
         }

@@ -13,9 +13,9 @@
 #include "kernel/cpu.h"
 
 typedef struct ck {
-    oz_dev dev;       /* the level under test, one thread */
-    oz_dev many;      /* the same, three threads */
-    oz_dev ref;
+    oz_cpu_dev dev;   /* the level under test, one thread */
+    oz_cpu_dev many;  /* the same, three threads */
+    oz_cpu_dev ref;
     oz_rng rng;
     bool quiet;       /* count, do not print: mutation runs */
     const char *slot; /* of the running suite */
@@ -29,6 +29,7 @@ extern const ck_suite ck_suites[]; /* ended by slot NULL */
 
 oz_status ck_init(ck *c, const char *level, uint64_t seed, oz_err *err);
 void ck_deinit(ck *c);
+void ck_begin(ck *c, const oz_batch *b); /* for `many` */
 void ck_fail(ck *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Notes an error and its bound; the case fails if the error is larger, or not a number where the bound is one. */
 void ck_bound(ck *c, double error, double bound, const char *fmt, ...) __attribute__((format(printf, 4, 5)));

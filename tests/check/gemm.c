@@ -17,7 +17,7 @@ typedef struct gemm_data {
     float *dense;          /* [rows, cols], dequantized */
     float *x;              /* [n_tok, cols] as the product sees it: codes as floats for Q8 and F8 */
     float *x_scale, *bias;
-    oz_packed *packed;
+    oz_cpu_packed *packed;
     ck_buf act, y;
     oz_rows rows;
     int64_t ld_x, ld_y;
@@ -104,7 +104,7 @@ static void gemm_data_init(ck *c, gemm_data *g, const gemm_case *k, oz_form form
 }
 
 static void gemm_data_deinit(ck *c, gemm_data *g) {
-    oz_cpu_packed_free(&c->dev, &g->packed);
+    oz_cpu_packed_free(&c->dev.head, (oz_packed **)&g->packed);
     ck_buf_free(&g->act);
     ck_buf_free(&g->y);
     void *all[] = {g->codes, g->scales, g->zeros, g->dense, g->x, g->x_scale, g->bias};
@@ -172,9 +172,9 @@ static void check_float(ck *c, const gemm_data *g, const gemm_case *k, int64_t t
 
 /* A token's result is the same alone and in company, and however the panels are cut. */
 static void check_company(ck *c, const gemm_data *g, const oz_gemm_task *task) {
-    const oz_packed *w = g->packed;
-    size_t n = (size_t)w->rows * sizeof(float);
-    float *alone = oz_alloc_array((size_t)w->rows, sizeof *alone);
+    const oz_cpu_packed *w = g->packed;
+    size_t n = (size_t)w->head.rows * sizeof(float);
+    float *alone = oz_alloc_array((size_t)w->head.rows, sizeof *alone);
     for (int64_t t = 0; t < task->n_tok; t++) {
         oz_gemm_task one = *task;
         one.x.data = (uint8_t *)task->x.data + t * task->x.ld * oz_cpu_ops.form_bytes(task->x.form);
@@ -195,7 +195,7 @@ static void run_case(ck *c, const gemm_case *k, oz_form form) {
     oz_err err = {0};
     gemm_data_init(c, &g, k, form);
     c->n_cases++;
-    if (oz_cpu_pack(&g.packed, &c->dev, &g.w, 0, k->rows, form, &err) != OZ_OK) {
+    if (oz_cpu_pack((oz_packed **)&g.packed, &c->dev.head, &g.w, 0, k->rows, form, &err) != OZ_OK) {
         ck_fail(c, "[%lld, %lld]: %s", (long long)k->rows, (long long)k->cols, err.msg);
         gemm_data_deinit(c, &g);
         return;

@@ -21,13 +21,13 @@ static void parts_init(ck *c, part_set *s, int n, int64_t cols) {
         s->w[i] = dense_weight(c, ck_int(c, 1, 60), cols);
         s->bias[i] = i == 1 ? NULL : floats(c, s->w[i].rows);
         s->rows += s->w[i].rows;
-        if (oz_cpu_pack(&s->p[i], &c->dev, &s->w[i], 0, s->w[i].rows, OZ_FORM_F32, NULL) != OZ_OK) ck_fail(c, "pack failed");
+        if (oz_cpu_pack(&s->p[i], &c->dev.head, &s->w[i], 0, s->w[i].rows, OZ_FORM_F32, NULL) != OZ_OK) ck_fail(c, "pack failed");
     }
 }
 
 static void parts_deinit(ck *c, part_set *s) {
     for (int i = 0; i < s->n; i++) {
-        oz_cpu_packed_free(&c->dev, &s->p[i]);
+        oz_cpu_packed_free(&c->dev.head, &s->p[i]);
         oz_free((void *)(uintptr_t)s->w[i].codes);
         oz_free((void *)(uintptr_t)s->bias[i]);
     }
@@ -43,9 +43,9 @@ void ck_op_linear(ck *c) {
         size_t out_bytes = (size_t)(n_tok * s.rows) * sizeof(float);
         ck_buf one = ck_buf_new(out_bytes, 0), three = ck_buf_new(out_bytes, 0);
         oz_linear_args a = {(const oz_packed *const *)s.p, s.bias, s.n, {OZ_FORM_F32, x, cols, NULL}, one.p, s.rows, n_tok};
-        c->dev.ops->linear(&c->dev, &a);
+        c->dev.head.ops->linear(&c->dev.head, &a);
         a.y = three.p;
-        c->many.ops->linear(&c->many, &a);
+        c->many.head.ops->linear(&c->many.head, &a);
         ck_same(c, one.p, three.p, out_bytes, "one thread and three");
         ck_buf_check(c, &three, "output");
         for (int64_t t = 0; t < n_tok; t++) {
@@ -73,17 +73,18 @@ void ck_op_embed(ck *c) {
         int64_t rows = ck_int(c, 1, 90), cols = ck_int(c, 1, 2000), n_tok = ck_int(c, 1, 40), ld = cols + ck_int(c, 0, 3);
         oz_weight w = dense_weight(c, rows, cols);
         oz_packed *p = NULL;
-        if (oz_cpu_pack(&p, &c->many, &w, 0, rows, OZ_FORM_F32, NULL) != OZ_OK) ck_fail(c, "pack failed");
+        if (oz_cpu_pack(&p, &c->many.head, &w, 0, rows, OZ_FORM_F32, NULL) != OZ_OK) ck_fail(c, "pack failed");
         int32_t *ids = oz_alloc_array((size_t)n_tok, sizeof *ids);
         for (int64_t t = 0; t < n_tok; t++) ids[t] = (int32_t)ck_int(c, 0, rows - 1);
         ck_buf y = ck_buf_new((size_t)((n_tok - 1) * ld + cols) * sizeof(float), 0);
-        c->many.ops->embed(&c->many, y.p, ld, p, ids, n_tok);
+        ck_begin(c, &(oz_batch){.ids = ids, .n_tok = n_tok});
+        c->many.head.ops->embed(&c->many.head, y.p, ld, p);
         for (int64_t t = 0; t < n_tok; t++) {
             ck_same(c, (const float *)y.p + t * ld, (const float *)w.codes + ids[t] * cols, (size_t)cols * sizeof(float), "row of the table");
         }
         ck_buf_check(c, &y, "output");
         ck_buf_free(&y);
-        oz_cpu_packed_free(&c->many, &p);
+        oz_cpu_packed_free(&c->many.head, &p);
         oz_free(ids);
         oz_free((void *)(uintptr_t)w.codes);
     }
@@ -96,12 +97,13 @@ void ck_op_pack(ck *c) {
         oz_weight w = dense_weight(c, rows, cols);
         oz_packed *p = NULL;
         float *row = oz_alloc_array((size_t)cols, sizeof *row);
-        if (c->many.ops->pack(&p, &c->many, &w, row0, n, OZ_FORM_F32, NULL) != OZ_OK) ck_fail(c, "pack failed");
+        if (c->many.head.ops->pack(&p, &c->many.head, &w, row0, n, OZ_FORM_F32, NULL) != OZ_OK) ck_fail(c, "pack failed");
         for (int64_t r = 0; p && r < n; r++) {
-            p->row->get_row(row, p, r);
+            const oz_cpu_packed *q = (const oz_cpu_packed *)p;
+            q->row->get_row(row, q, r);
             ck_same(c, row, (const float *)w.codes + (row0 + r) * cols, (size_t)cols * sizeof *row, "row of a slice");
         }
-        oz_cpu_packed_free(&c->many, &p);
+        oz_cpu_packed_free(&c->many.head, &p);
         oz_free(row);
         oz_free((void *)(uintptr_t)w.codes);
     }
@@ -114,7 +116,8 @@ void ck_op_gather(ck *c) {
         int32_t rows[20];
         for (int64_t r = 0; r < n_rows; r++) rows[r] = (int32_t)ck_int(c, 0, 49);
         ck_buf y = ck_buf_new((size_t)(n_rows * n) * sizeof(float), 0);
-        c->many.ops->gather(&c->many, y.p, n, x, ld, rows, n_rows, n);
+        ck_begin(c, &(oz_batch){.rows = rows, .n_rows = n_rows});
+        c->many.head.ops->gather(&c->many.head, y.p, n, x, ld, 0, n_rows, n);
         for (int64_t r = 0; r < n_rows; r++) ck_same(c, (const float *)y.p + r * n, x + rows[r] * ld, (size_t)n * sizeof *x, "gathered row");
         ck_buf_check(c, &y, "output");
         ck_buf_free(&y);
@@ -132,7 +135,8 @@ void ck_op_kv_write(ck *c) {
         ck_buf kb = ck_buf_new(bytes, 0), vb = ck_buf_new(bytes, 0), want = ck_buf_new(bytes, 0);
         oz_kv kv = {kb.p, vb.p, n_kvh, hd};
         float *k = floats(c, n_tok * ld), *v = floats(c, n_tok * ld);
-        c->many.ops->kv_write(&c->many, &kv, k, v, ld, &seg, 1);
+        ck_begin(c, &(oz_batch){.segs = &seg, .n_segs = 1});
+        c->many.head.ops->kv_write(&c->many.head, &kv, k, v, ld);
         for (int which = 0; which < 2; which++) {
             for (int64_t t = 0; t < n_tok; t++) {
                 for (int64_t h = 0; h < n_kvh; h++) {
@@ -158,7 +162,8 @@ void ck_op_rope_table(ck *c) {
         float factor = i % 2 ? 1.0f : 1.3f, *inv = oz_alloc_array((size_t)half, sizeof *inv);
         for (int64_t j = 0; j < half; j++) inv[j] = powf(10000, -(float)j / (float)half);
         ck_buf cs = ck_buf_new((size_t)(n_tok * half) * sizeof(float), 0), sn = ck_buf_new((size_t)(n_tok * half) * sizeof(float), 0);
-        c->many.ops->rope_table(&c->many, cs.p, sn.p, segs, 2, inv, half, factor);
+        ck_begin(c, &(oz_batch){.segs = segs, .n_segs = 2});
+        c->many.head.ops->rope_table(&c->many.head, cs.p, sn.p, inv, half, factor);
         for (int s = 0; s < 2; s++) {
             for (int64_t t = 0; t < segs[s].n_tok * half; t++) {
                 long double angle = (float)(segs[s].pos0 + t / half) * inv[t % half];
@@ -178,29 +183,29 @@ void ck_op_rope_table(ck *c) {
 void ck_op_rows(ck *c) {
     for (int i = 0; i < 20; i++, c->n_cases++) {
         const oz_cpu_table *t = &c->dev.table;
-        const oz_ops *ops = c->many.ops;
+        const oz_ops *ops = c->many.head.ops;
         int64_t n_tok = ck_int(c, 1, 40), n_vec = ck_int(c, 1, 9), dim = 2 * ck_int(c, 1, 60), n = n_vec * dim, ld = n + ck_int(c, 0, 3);
         size_t bytes = (size_t)(n_tok * ld) * sizeof(float);
         float *x = floats(c, n_tok * ld), *x2 = floats(c, n_tok * ld), *w = floats(c, dim), *cs = floats(c, n_tok * dim), *sn = floats(c, n_tok * dim);
         float *got = oz_alloc(bytes), *want = oz_alloc(bytes), *s1 = oz_alloc((size_t)n_tok * 4), *s2 = oz_alloc((size_t)n_tok * 4);
 
-        ops->norm(&c->many, got, ld, x, ld, w, n_tok, n_vec, dim, 1e-5f);
+        ops->norm(&c->many.head, got, ld, x, ld, w, n_tok, n_vec, dim, 1e-5f);
         for (int64_t r = 0; r < n_tok; r++) for (int64_t v = 0; v < n_vec; v++) t->norm(want + r * ld + v * dim, x + r * ld + v * dim, w, dim, 1e-5f);
         ck_same(c, got, want, bytes, "norm");
-        ops->rope(&c->many, got, ld, n_vec, dim, cs, sn, dim / 2, n_tok);
+        ops->rope(&c->many.head, got, ld, n_vec, dim, cs, sn, dim / 2, n_tok);
         for (int64_t r = 0; r < n_tok; r++)
             for (int64_t v = 0; v < n_vec; v++) t->rope(want + r * ld + v * dim, cs + r * (dim / 2), sn + r * (dim / 2), dim / 2);
         ck_same(c, got, want, bytes, "rope");
-        ops->silu_mul(&c->many, got, ld, x, x2, ld, n_tok, n);
+        ops->silu_mul(&c->many.head, got, ld, x, x2, ld, n_tok, n);
         for (int64_t r = 0; r < n_tok; r++) t->silu_mul(want + r * ld, x + r * ld, x2 + r * ld, n);
         ck_same(c, got, want, bytes, "silu_mul");
-        ops->add(&c->many, got, ld, x, ld, n_tok, n);
+        ops->add(&c->many.head, got, ld, x, ld, n_tok, n);
         for (int64_t r = 0; r < n_tok; r++) t->add(want + r * ld, x + r * ld, n);
         ck_same(c, got, want, bytes, "add");
         for (int form = OZ_FORM_Q8; form <= OZ_FORM_F8; form++) {
             memset(got, 0, bytes), memset(want, 0, bytes);
             oz_rows q = {(oz_form)form, got, ld, s1};
-            ops->quantize(&c->many, &q, x, ld, n_tok, n);
+            ops->quantize(&c->many.head, &q, x, ld, n_tok, n);
             for (int64_t r = 0; r < n_tok; r++) {
                 s2[r] = form == OZ_FORM_Q8 ? t->quantize_q8((int8_t *)want + r * ld, x + r * ld, n) : t->quantize_f8(want + r * ld, x + r * ld, n);
             }
@@ -221,8 +226,8 @@ void ck_op_sinks(ck *c) {
         oz_kl_stat got_kl[9], want_kl;
         for (int64_t j = 0; j < n_rows; j++) targets[j] = (int32_t)ck_int(c, 0, vocab - 1);
         memset(got, 0, sizeof got), memset(got_kl, 0, sizeof got_kl);
-        c->many.ops->sink_stat(&c->many, got, x, ld, i ? targets : NULL, n_rows, vocab);
-        c->many.ops->sink_kl(&c->many, got_kl, r, x, ld, i ? targets : NULL, n_rows, vocab);
+        c->many.head.ops->sink_stat(&c->many.head, got, x, ld, i ? targets : NULL, n_rows, vocab);
+        c->many.head.ops->sink_kl(&c->many.head, got_kl, r, x, ld, i ? targets : NULL, n_rows, vocab);
         for (int64_t j = 0; j < n_rows; j++) {
             memset(&want, 0, sizeof want), memset(&want_kl, 0, sizeof want_kl);
             c->dev.table.stat(&want, x + j * ld, i ? targets[j] : -1, vocab);

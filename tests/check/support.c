@@ -9,9 +9,10 @@ oz_status ck_init(ck *c, const char *level, uint64_t seed, oz_err *err) {
     OZ_TRY(oz_cpu_table_init(&c->dev.table, level, err));
     OZ_TRY(oz_cpu_table_init(&c->ref.table, "ref", err));
     c->many.table = c->dev.table;
-    c->dev.ops = c->many.ops = c->ref.ops = &oz_cpu_ops;
+    c->dev.head.ops = c->many.head.ops = c->ref.head.ops = &oz_cpu_ops;
     c->dev.pool = c->ref.pool = oz_pool_new(1);
     c->many.pool = oz_pool_new(3);
+    c->dev.head.threads = c->ref.head.threads = 1, c->many.head.threads = 3;
     oz_rng_init(&c->rng, seed);
     return OZ_OK;
 }
@@ -20,6 +21,8 @@ void ck_deinit(ck *c) {
     oz_pool_free(&c->dev.pool);
     oz_pool_free(&c->many.pool);
 }
+
+void ck_begin(ck *c, const oz_batch *b) { c->many.batch = b; }
 
 static void report(ck *c, const char *fmt, va_list ap) {
     if (c->n_fail++ >= MAX_PRINTED || c->quiet) return;

@@ -50,7 +50,7 @@ typedef struct rig { oz_ckpt *ckpt[2], *golden; oz_dev *dev; oz_model *model[2];
 /* Two models with one vocabulary: llama, and the same without its last layer. */
 static void rig_open(rig *r) {
     oz_err e = {0};
-    check(oz_dev_open(&r->dev, &(oz_dev_cfg){"cpu", 2, "auto"}, &e), &e);
+    check(oz_dev_open(&r->dev, &(oz_dev_cfg){"cpu", 2, "auto", false}, &e), &e);
     for (int i = 0; i < 2; i++) {
         check(oz_ckpt_open(&r->ckpt[i], "tests/golden/models/llama", &e), &e);
         if (i) json_object_set_new((json_t *)oz_ckpt_config(r->ckpt[i]), "num_hidden_layers", json_integer(2));

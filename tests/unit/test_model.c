@@ -37,7 +37,7 @@ static void open_fixture(fixture *f, const char *name, int64_t max_tok) {
     snprintf(golden, sizeof golden, "tests/golden/models/%s/golden", name);
     check(oz_ckpt_open(&f->ckpt, path, &e), &e);
     check(oz_ckpt_open(&f->golden, golden, &e), &e);
-    check(oz_dev_open(&f->dev, &(oz_dev_cfg){"cpu", 2, "auto"}, &e), &e);
+    check(oz_dev_open(&f->dev, &(oz_dev_cfg){"cpu", 2, "auto", false}, &e), &e);
     check(oz_model_open(&f->model, f->dev, f->ckpt, &(oz_model_cfg){"f32", 0, max_tok, true}, &e), &e);
     f->info = oz_model_get(f->model);
     check(oz_state_new(&f->state, f->model, 16, &e), &e);

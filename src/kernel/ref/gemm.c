@@ -70,10 +70,10 @@ static const ref_kind kinds[OZ_WKIND_COUNT] = {
 };
 
 /* Scales that belong to the sum and not to single weights. */
-static bool scale_is_last(const oz_packed *w) { return w->n_groups == 1 && !w->offsets; }
+static bool scale_is_last(const oz_cpu_packed *w) { return w->n_groups == 1 && !w->offsets; }
 
 /* Weights [n, PANEL] of columns [k0, k0 + n) as they enter the sum. */
-static void expand_weights(float *dst, const oz_packed *w, int64_t panel, int64_t k0, int64_t n) {
+static void expand_weights(float *dst, const oz_cpu_packed *w, int64_t panel, int64_t k0, int64_t n) {
     kinds[w->kind].expand(dst, w->codes + (size_t)panel * w->panel_bytes, k0, n);
     if (!w->scales || scale_is_last(w)) return;
     for (int64_t k = 0; k < n; k++) {
@@ -86,9 +86,9 @@ static void expand_weights(float *dst, const oz_packed *w, int64_t panel, int64_
 }
 
 static void store_row(const oz_gemm_task *t, int64_t tok, int64_t panel, const float acc[PANEL]) {
-    const oz_packed *w = t->w;
+    const oz_cpu_packed *w = t->w;
     float x_scale = t->x.form == OZ_FORM_F32 ? 1.0f : t->x.scales[tok];
-    for (int i = 0; i < PANEL && panel * PANEL + i < w->rows; i++) {
+    for (int i = 0; i < PANEL && panel * PANEL + i < w->head.rows; i++) {
         int64_t r = panel * PANEL + i;
         float y = acc[i];
         if (w->scales && scale_is_last(w)) y *= w->scales[panel * PANEL + i] * x_scale;
@@ -104,8 +104,8 @@ static void gemm_float(const oz_gemm_task *t, int64_t panel0, int64_t panel1) {
         for (int64_t t0 = 0; t0 < t->n_tok; t0 += TOK_TILE) {
             int64_t nt = t->n_tok - t0 < TOK_TILE ? t->n_tok - t0 : TOK_TILE;
             memset(acc, 0, sizeof acc);
-            for (int64_t k0 = 0; k0 < t->w->cols; k0 += K_TILE) {
-                int64_t n = t->w->cols - k0 < K_TILE ? t->w->cols - k0 : K_TILE;
+            for (int64_t k0 = 0; k0 < t->w->head.cols; k0 += K_TILE) {
+                int64_t n = t->w->head.cols - k0 < K_TILE ? t->w->head.cols - k0 : K_TILE;
                 expand_weights(w, t->w, p, k0, n);
                 for (int64_t tok = 0; tok < nt; tok++) {
                     const float *xr = x + (t0 + tok) * t->x.ld + k0;
@@ -126,7 +126,7 @@ static void gemm_i8_q8(const oz_gemm_task *t, int64_t panel0, int64_t panel1) {
         for (int64_t tok = 0; tok < t->n_tok; tok++) {
             const int8_t *xr = x + tok * t->x.ld;
             int32_t sum[PANEL] = {0};
-            for (int64_t k = 0; k < t->w->cols; k++) {
+            for (int64_t k = 0; k < t->w->head.cols; k++) {
                 for (int i = 0; i < PANEL; i++) sum[i] += (int32_t)xr[k] * w[k * PANEL + i];
             }
             float acc[PANEL];
@@ -136,12 +136,12 @@ static void gemm_i8_q8(const oz_gemm_task *t, int64_t panel0, int64_t panel1) {
     }
 }
 
-static void get_row(float *dst, const oz_packed *w, int64_t r) {
+static void get_row(float *dst, const oz_cpu_packed *w, int64_t r) {
     float tile[K_TILE * PANEL];
     int64_t panel = r / PANEL, lane = r % PANEL;
     float scale = w->scales && scale_is_last(w) ? w->scales[r] : 1.0f;
-    for (int64_t k0 = 0; k0 < w->cols; k0 += K_TILE) {
-        int64_t n = w->cols - k0 < K_TILE ? w->cols - k0 : K_TILE;
+    for (int64_t k0 = 0; k0 < w->head.cols; k0 += K_TILE) {
+        int64_t n = w->head.cols - k0 < K_TILE ? w->head.cols - k0 : K_TILE;
         expand_weights(tile, w, panel, k0, n);
         for (int64_t k = 0; k < n; k++) dst[k0 + k] = tile[k * PANEL + lane] * scale;
     }

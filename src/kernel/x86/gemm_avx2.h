@@ -20,10 +20,10 @@ static inline int64_t oz_tile_start_avx2(int64_t n_tok, int64_t i) {
 }
 
 /* One scale a row and no offset: the scale is applied to the sum of codes. Else it belongs to a group's part of the sum. */
-static inline bool oz_scale_is_last_avx2(const oz_packed *w) { return w->n_groups == 1 && !w->offsets; }
+static inline bool oz_scale_is_last_avx2(const oz_cpu_packed *w) { return w->n_groups == 1 && !w->offsets; }
 
 /* F8 panels end with a float a row, NaN where a code of the row is NaN and else -0, to be added to the sum. */
-const float *oz_nan_rows_avx2(const oz_packed *w, int64_t panel);
+const float *oz_nan_rows_avx2(const oz_cpu_packed *w, int64_t panel);
 
 /* y = sum * (scale * x_scale) + bias for tokens [tok, tok + n_tok) of one panel; sums [n_tok, PANEL]. Rows past the last are not stored. */
 void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64_t n_tok, const float *sums);

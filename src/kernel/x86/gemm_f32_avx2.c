@@ -148,7 +148,7 @@ static float sum_x(const float *x, int64_t n) {
 }
 
 /* One panel's sums += scale * part (+ offset * sum of x), [n_tok, PANEL], of group g. */
-static void add_group(float *sums, const float *part, const oz_packed *w, int64_t panel, int64_t g, const x_part *xp, int n_tok) {
+static void add_group(float *sums, const float *part, const oz_cpu_packed *w, int64_t panel, int64_t g, const x_part *xp, int n_tok) {
     int64_t at = (panel * w->n_groups + g) * PANEL;
     for (int h = 0; h < 2; h++) {
         __m256 scale = _mm256_loadu_ps(w->scales + at + 8 * h), unit = _mm256_set1_ps(kinds[w->kind].unit[h]);
@@ -173,16 +173,16 @@ typedef struct panels { int64_t first; int n; oz_wkind kind; const uint8_t *code
 
 static void multiply_tile(const oz_gemm_task *t, const panels *p, int64_t tok, int n_tok) {
     _Alignas(32) float sums[OZ_AVX2_TILE] = {0}, part[OZ_AVX2_TILE];
-    const oz_packed *w = t->w;
+    const oz_cpu_packed *w = t->w;
     sum_fn *sum = kinds[p->kind].sum[n_tok - 1][p->n - 1];
-    x_part xp = {(const float *)t->x.data + tok * t->x.ld, t->x.ld, 0, w->cols};
+    x_part xp = {(const float *)t->x.data + tok * t->x.ld, t->x.ld, 0, w->head.cols};
     if (!w->scales || oz_scale_is_last_avx2(w)) {
         sum(sums, p->codes, p->stride, &xp);
         for (int i = 0; i < p->n * n_tok * PANEL; i++) sums[i] *= kinds[w->kind].unit[i / 8 % 2];
     } else {
         for (int64_t g = 0; g < w->n_groups; g++) {
             xp.k0 = g * w->group_size;
-            xp.k1 = xp.k0 + w->group_size < w->cols ? xp.k0 + w->group_size : w->cols;
+            xp.k1 = xp.k0 + w->group_size < w->head.cols ? xp.k0 + w->group_size : w->head.cols;
             sum(part, p->codes, p->stride, &xp);
             for (int i = 0; i < p->n; i++) {
                 add_group(sums + i * n_tok * PANEL, part + i * n_tok * PANEL, w, p->first + i, g, &xp, n_tok);
@@ -216,15 +216,15 @@ static int panels_at_once(int64_t n_tok, int64_t left) {
 
 static void gemm_block(const oz_gemm_task *t, int64_t panel0, int64_t panel1, int64_t tok0, int64_t n_tok) {
     _Alignas(32) float expanded[EXPAND_COLS * PANEL];
-    const oz_packed *w = t->w;
+    const oz_cpu_packed *w = t->w;
     int64_t n_tiles = oz_n_tiles_avx2(n_tok);
-    bool expands = w->kind > OZ_WKIND_I8 && n_tiles >= EXPAND_TILES && w->cols <= EXPAND_COLS;
+    bool expands = w->kind > OZ_WKIND_I8 && n_tiles >= EXPAND_TILES && w->head.cols <= EXPAND_COLS;
     panels p = {panel0, 1, w->kind, NULL, w->panel_bytes};
     for (; p.first < panel1; p.first += p.n) {
         p.n = panels_at_once(n_tok, panel1 - p.first);
         p.codes = w->codes + (size_t)p.first * w->panel_bytes;
         if (expands) {
-            kinds[w->kind].expand(expanded, p.codes, w->cols);
+            kinds[w->kind].expand(expanded, p.codes, w->head.cols);
             p.kind = OZ_WKIND_F32;
             p.codes = (const uint8_t *)expanded;
         }
@@ -236,7 +236,7 @@ static void gemm_block(const oz_gemm_task *t, int64_t panel0, int64_t panel1, in
 }
 
 void oz_gemm_f32__avx2(const oz_gemm_task *t, int64_t panel0, int64_t panel1) {
-    int64_t tiles = X_BLOCK_FLOATS / (t->w->cols * OZ_AVX2_TOKENS), block = OZ_AVX2_TOKENS * (tiles > 1 ? tiles : 1);
+    int64_t tiles = X_BLOCK_FLOATS / (t->w->head.cols * OZ_AVX2_TOKENS), block = OZ_AVX2_TOKENS * (tiles > 1 ? tiles : 1);
     for (int64_t tok = 0; tok < t->n_tok; tok += block) {
         gemm_block(t, panel0, panel1, tok, t->n_tok - tok < block ? t->n_tok - tok : block);
     }

@@ -78,8 +78,8 @@ static void read_i4(float *dst, const uint8_t *panel, int lane, int64_t cols) {
 
 static size_t panel_bytes_f8(int64_t cols) { return panel_bytes(cols, PANEL) + PANEL * sizeof(float); }
 
-const float *oz_nan_rows_avx2(const oz_packed *w, int64_t panel) {
-    return (const float *)(w->codes + (size_t)panel * w->panel_bytes + panel_bytes(w->cols, PANEL));
+const float *oz_nan_rows_avx2(const oz_cpu_packed *w, int64_t panel) {
+    return (const float *)(w->codes + (size_t)panel * w->panel_bytes + panel_bytes(w->head.cols, PANEL));
 }
 
 static void pack_f8(uint8_t *dst, const float *codes, int64_t cols) {
@@ -100,24 +100,24 @@ static void read_f8(float *dst, const uint8_t *panel, int lane, int64_t cols) {
 
 /* ---- a row as values, a tile into y ---- */
 
-static void scale_row(float *dst, const oz_packed *w, int64_t r) {
+static void scale_row(float *dst, const oz_cpu_packed *w, int64_t r) {
     if (!w->scales) return;
     for (int64_t g = 0, k = 0; g < w->n_groups; g++) {
-        int64_t at = (r / PANEL * w->n_groups + g) * PANEL + r % PANEL, end = k + w->group_size < w->cols ? k + w->group_size : w->cols;
+        int64_t at = (r / PANEL * w->n_groups + g) * PANEL + r % PANEL, end = k + w->group_size < w->head.cols ? k + w->group_size : w->head.cols;
         for (; k < end; k++) dst[k] = w->offsets ? fmaf(dst[k], w->scales[at], w->offsets[at]) : dst[k] * w->scales[at];
     }
 }
 
 #define GET_ROW(name)                                                                                           \
-    static void get_row_##name(float *dst, const oz_packed *w, int64_t r) {                                     \
-        read_##name(dst, w->codes + (size_t)(r / PANEL) * w->panel_bytes, (int)(r % PANEL), w->cols);           \
+    static void get_row_##name(float *dst, const oz_cpu_packed *w, int64_t r) {                                     \
+        read_##name(dst, w->codes + (size_t)(r / PANEL) * w->panel_bytes, (int)(r % PANEL), w->head.cols);           \
         scale_row(dst, w, r);                                                                                   \
     }
 GET_ROW(f32) GET_ROW(f16) GET_ROW(bf16) GET_ROW(i8) GET_ROW(i8_pairs) GET_ROW(i4) GET_ROW(f8)
 
 void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64_t n_tok, const float *sums) {
-    const oz_packed *w = t->w;
-    int64_t r = panel * PANEL, n = w->rows - r < PANEL ? w->rows - r : PANEL;
+    const oz_cpu_packed *w = t->w;
+    int64_t r = panel * PANEL, n = w->head.rows - r < PANEL ? w->head.rows - r : PANEL;
     bool scaled = w->scales && oz_scale_is_last_avx2(w);
     __m256 scale[2], bias[2];
     float tail[PANEL];

@@ -86,7 +86,7 @@ static void gemm_block(const oz_gemm_task *t, int64_t panel0, int64_t panel1, in
 
 void oz_gemm_q8__avx2(const oz_gemm_task *t, int64_t panel0, int64_t panel1) {
     int16_t x[X_BLOCK];
-    int64_t cols = t->w->cols, ld = cols + cols % 2, block = X_BLOCK / ld;
+    int64_t cols = t->w->head.cols, ld = cols + cols % 2, block = X_BLOCK / ld;
     if (block > OZ_AVX2_TOKENS) block -= block % OZ_AVX2_TOKENS;
     for (int64_t tok = 0; tok < t->n_tok; tok += block) {
         int64_t n = t->n_tok - tok < block ? t->n_tok - tok : block;

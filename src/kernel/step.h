@@ -1,0 +1,44 @@
+/* The vocabulary between the plan and what runs it: a program is a flat array of steps over few, typed buffers. model/plan.c compiles it,
+ * model/exec.c runs it step by step through the table of operations, and a device may lower a copy of it (oz_ops.lower): fuse runs of
+ * steps and bind kernels. Nothing here names a model or a scheme. */
+#ifndef OZ_KERNEL_STEP_H
+#define OZ_KERNEL_STEP_H
+#include "kernel/kernel.h"
+
+typedef enum oz_op {
+    OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_KV_WRITE, OZ_OP_ATTENTION,
+    OZ_OP_SILU_MUL, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER, OZ_OP_COUNT
+} oz_op;
+
+/* Buffers of a call, [max_tok, width], typed. X16 holds rows rounded to the model's 16-bit type. */
+typedef enum oz_bufid {
+    OZ_BUF_RESIDUAL, OZ_BUF_X, OZ_BUF_Q8, OZ_BUF_F8, OZ_BUF_X16, OZ_BUF_QKV, OZ_BUF_ATTN, OZ_BUF_OUT, OZ_BUF_GATE_UP, OZ_BUF_FFN,
+    OZ_BUF_ROWS, OZ_BUF_LOGITS, OZ_BUF_COUNT
+} oz_bufid;
+
+typedef struct oz_step {
+    oz_op op;
+    int layer;                  /* -1: outside the layers */
+    oz_bufid dst, src;
+    int64_t dst_col, src_col;   /* first column */
+    int64_t n;                  /* columns, or head_dim for what works on heads */
+    int64_t n_heads;
+    oz_form form;               /* of src, for LINEAR; of dst, for QUANTIZE */
+    const float *vec;           /* norm weight */
+    int part0, n_parts;         /* LINEAR: indices into the program's linears */
+    int64_t window;
+} oz_step;
+
+typedef struct oz_linear { char *module; oz_form form; oz_packed *packed; float *bias; } oz_linear;
+typedef struct oz_step_buf { oz_form form; int64_t width, rows; void *data; float *scales; } oz_step_buf;
+
+struct oz_program {
+    oz_step *steps; int n, n_layers_end;  /* steps [n_layers_end, n) make logits of gathered rows */
+    oz_linear *linears; int n_linears;
+    oz_step_buf bufs[OZ_BUF_COUNT];
+    float *rope_cos, *rope_sin, *inv_freq;
+    float norm_eps, attn_scale;
+    int64_t n_layers, max_tok, head_rows; /* head_rows: rows of logits a chunk */
+};
+
+#endif
