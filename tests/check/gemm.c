@@ -112,7 +112,7 @@ static void gemm_data_deinit(ck *c, gemm_data *g) {
 }
 
 /* Largest scale, or offset, of a row. */
-static double largest(const oz_packed *w, const float *v, int64_t r) {
+static double largest(const oz_cpu_packed *w, const float *v, int64_t r) {
     double most = 0;
     int64_t lanes = w->row->panel;
     for (int64_t g = 0; v && g < w->n_groups; g++) most = fmax(most, fabs(v[(r / lanes * w->n_groups + g) * lanes + r % lanes]));
