@@ -65,6 +65,10 @@ typedef struct oz_cpu_table {
     void (*attention)(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1);
     void (*stat)(oz_row_stat *out, const float *logits, int32_t target, int64_t vocab); /* target -1: none */
     void (*kl)(oz_kl_stat *out, const float *ref, const float *logits, int32_t target, int64_t vocab);
+    /* For the ceilings: the level's best instructions on registers, returning the number of operations done; and a plain read. */
+    double (*burn_f32)(int64_t n_steps);
+    double (*burn_i8)(int64_t n_steps);
+    void (*read)(const uint8_t *p, size_t n_bytes); /* n_bytes a multiple of 256, p aligned to 32 */
 } oz_cpu_table;
 
 void oz_cpu_init_ref(oz_cpu_table *t);
@@ -76,6 +80,7 @@ oz_status oz_cpu_table_init(oz_cpu_table *t, const char *level, oz_err *err);
 extern const oz_ops oz_cpu_ops;
 oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err);
 void oz_cpu_packed_free(oz_dev *d, oz_packed **p);
+void oz_cpu_ceiling(oz_dev *d, oz_ceiling *out);
 
 typedef struct oz_cpu_dev { oz_dev head; oz_cpu_table table; oz_pool *pool; const oz_batch *batch; /* of the call that runs */ } oz_cpu_dev;
 static inline oz_cpu_dev *oz_cpu(oz_dev *d) { return (oz_cpu_dev *)d; }

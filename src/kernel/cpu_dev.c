@@ -26,4 +26,4 @@ static void cpu_close(oz_dev *d) {
     oz_free(d);
 }
 
-const oz_backend oz_cpu_backend = {"cpu", present, cpu_open, cpu_close};
+const oz_backend oz_cpu_backend = {"cpu", present, cpu_open, cpu_close, oz_cpu_ceiling};

@@ -42,6 +42,11 @@ void oz_dev_close(oz_dev **d) {
     *d = NULL;
 }
 
+void oz_dev_ceiling(oz_dev *d, oz_ceiling *out) {
+    *out = (oz_ceiling){0, 0, 0};
+    if (d->backend->ceiling) d->backend->ceiling(d, out);
+}
+
 const char *oz_dev_describe(const oz_dev *d) { return d->describe; }
 int oz_dev_threads(const oz_dev *d) { return d->threads; }
 const oz_ops *oz_dev_ops(const oz_dev *d) { return d->ops; }

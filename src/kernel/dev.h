@@ -11,6 +11,7 @@ typedef struct oz_backend {
     /* suffix: what follows ':' in the device's name, or NULL */
     oz_status (*open)(oz_dev **out, const oz_dev_cfg *cfg, const char *suffix, oz_err *err);
     void (*close)(oz_dev *d);
+    void (*ceiling)(oz_dev *d, oz_ceiling *out); /* NULL: none are measured */
 } oz_backend;
 
 struct oz_dev {

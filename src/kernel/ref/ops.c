@@ -88,4 +88,7 @@ void oz_cpu_init_ref(oz_cpu_table *t) {
     t->attention = oz_attention__ref;
     t->stat = oz_stat__ref;
     t->kl = oz_kl__ref;
+    t->burn_f32 = oz_burn_f32__ref;
+    t->burn_i8 = oz_burn_i8__ref;
+    t->read = oz_read__ref;
 }

@@ -14,4 +14,7 @@ void oz_cpu_init_avx2(oz_cpu_table *t) {
     t->attention = oz_attention__avx2;
     t->stat = oz_stat__avx2;
     t->kl = oz_kl__avx2;
+    t->burn_f32 = oz_burn_f32__avx2;
+    t->burn_i8 = oz_burn_i8__avx2;
+    t->read = oz_read__avx2;
 }

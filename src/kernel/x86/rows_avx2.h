@@ -18,5 +18,8 @@ float oz_quantize_f8__avx2(float *q, const float *x, int64_t n);
 void oz_attention__avx2(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1);
 void oz_stat__avx2(oz_row_stat *out, const float *logits, int32_t target, int64_t vocab);
 void oz_kl__avx2(oz_kl_stat *out, const float *ref, const float *logits, int32_t target, int64_t vocab);
+double oz_burn_f32__avx2(int64_t n_steps);
+double oz_burn_i8__avx2(int64_t n_steps);
+void oz_read__avx2(const uint8_t *p, size_t n_bytes);
 
 #endif
