@@ -248,6 +248,29 @@ static gemm_case draw(ck *c, oz_wkind kind, oz_form form) {
     return k;
 }
 
+/* A NaN among the codes makes its row NaN, in every token, and no other. */
+static void check_nan(ck *c, oz_form form) {
+    enum { ROWS = 21, COLS = 40, TOK = 50, BAD_ROW = 13 };
+    for (int sign = 0; sign < 2; sign++) {
+        gemm_case k = {OZ_CODEC_F8E4M3, ROWS, COLS, COLS, TOK, false, false, true, CK_NORMAL, CK_NORMAL};
+        gemm_data g;
+        oz_err err = {0};
+        gemm_data_init(c, &g, &k, form);
+        ((uint8_t *)g.codes)[BAD_ROW * g.w.row_bytes + ck_int(c, 0, COLS - 1)] = sign ? 0xff : 0x7f;
+        c->n_cases++;
+        if (oz_cpu_pack(&g.packed, &c->dev, &g.w, 0, ROWS, form, &err) != OZ_OK) ck_fail(c, "%s", err.msg);
+        for (int64_t n = 1; g.packed && n <= TOK; n += 7) {
+            oz_gemm_task task = {g.packed, g.bias, g.rows, g.y.p, g.ld_y, n};
+            g.packed->row->gemm(&task, 0, g.packed->n_panels);
+            for (int64_t i = 0; i < n * ROWS; i++) {
+                float y = task.y[i / ROWS * g.ld_y + i % ROWS];
+                if (isnan(y) != (i % ROWS == BAD_ROW)) ck_fail(c, "row %d has a NaN code; row %d of %lld tokens is %g", BAD_ROW, (int)(i % ROWS), (long long)n, y);
+            }
+        }
+        gemm_data_deinit(c, &g);
+    }
+}
+
 void ck_gemm(ck *c, oz_wkind kind, oz_form form) {
     for (int i = 0; i < 150; i++) {
         gemm_case k = draw(c, kind, form);
@@ -257,6 +280,14 @@ void ck_gemm(ck *c, oz_wkind kind, oz_form form) {
     big.x = big.w = CK_NORMAL;
     big.n_tok = 512;
     run_case(c, &big, form);
+    gemm_case wide = draw(c, kind, form); /* more columns than any piece that a kernel keeps in a cache */
+    wide.cols = 4160;
+    wide.group_size = wide.group_size > 0 && form == OZ_FORM_F32 ? 128 : wide.cols;
+    wide.x = wide.w = CK_NORMAL;
+    wide.n_tok = 60;
+    wide.rows = 19;
+    run_case(c, &wide, form);
+    if (kind == OZ_WKIND_F8) check_nan(c, form);
     if (form == OZ_FORM_Q8) { /* the longest sum that is allowed, of the largest codes */
         gemm_case longest = {OZ_CODEC_I8, 3, 1 << 17, 1 << 17, 2, false, false, true, CK_LARGE, CK_LARGE};
         run_case(c, &longest, form);

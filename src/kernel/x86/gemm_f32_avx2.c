@@ -20,7 +20,7 @@
 #include "kernel/x86/gemm_avx2.h"
 
 #define INLINE static inline __attribute__((always_inline))
-enum { PANEL = OZ_AVX2_PANEL, MAX_PANELS = 4 };
+enum { PANEL = OZ_AVX2_PANEL, MAX_PANELS = 4, PREFETCH_BYTES = 2048 };
 
 /* An e4m3 code in the place of an f32's sign, low exponent bits and high mantissa bits is its value * 2^-120, subnormals too. NaN codes come
  * out as 480: a panel remembers its rows with NaN (gemm_pack_avx2.c), whose sums are NaN whatever x is. */
@@ -68,6 +68,16 @@ INLINE void expand(oz_wkind kind, __m256 w[2], const uint8_t *panel, int64_t k) 
     }
 }
 
+INLINE int step_bytes(oz_wkind kind) {
+    return kind == OZ_WKIND_F32 ? 4 * PANEL : kind == OZ_WKIND_F16 || kind == OZ_WKIND_BF16 ? 2 * PANEL : kind == OZ_WKIND_I4 ? PANEL / 2 : PANEL;
+}
+
+/* Where the stream of a panel is PREFETCH_BYTES after step k. Panels are short: behind its end comes the same panel of the next n_panel. */
+INLINE size_t stream_ahead(oz_wkind kind, int n_panel, size_t stride, int64_t k) {
+    size_t at = (size_t)k * (size_t)step_bytes(kind) + PREFETCH_BYTES;
+    return at < stride ? at : at + (size_t)(n_panel - 1) * stride;
+}
+
 /* Activations of a tile, and the columns to sum over. */
 typedef struct x_part { const float *x; int64_t ld, k0, k1; } x_part;
 
@@ -81,9 +91,11 @@ INLINE void sum_tile(oz_wkind kind, int n_tok, int n_panel, float *sums, const u
 #pragma GCC unroll 8
     for (int i = 0; i < n_panel * n_tok; i++) acc[i][0] = acc[i][1] = _mm256_setzero_ps();
     for (int64_t k = xp->k0; k < k1; k++) {
+        size_t ahead = stream_ahead(kind, n_panel, stride, k);
 #pragma GCC unroll 8
         for (int p = 0; p < n_panel; p++) {
             __m256 wv[2];
+            _mm_prefetch((const char *)codes + (size_t)p * stride + ahead, _MM_HINT_T0);
             expand(kind, wv, codes + (size_t)p * stride, k);
 #pragma GCC unroll 8
             for (int t = 0; t < n_tok; t++) {
