@@ -258,7 +258,7 @@ static void check_nan(ck *c, oz_form form) {
         gemm_data_init(c, &g, &k, form);
         ((uint8_t *)g.codes)[BAD_ROW * g.w.row_bytes + ck_int(c, 0, COLS - 1)] = sign ? 0xff : 0x7f;
         c->n_cases++;
-        if (oz_cpu_pack(&g.packed, &c->dev, &g.w, 0, ROWS, form, &err) != OZ_OK) ck_fail(c, "%s", err.msg);
+        if (oz_cpu_pack((oz_packed **)&g.packed, &c->dev.head, &g.w, 0, ROWS, form, &err) != OZ_OK) ck_fail(c, "%s", err.msg);
         for (int64_t n = 1; g.packed && n <= TOK; n += 7) {
             oz_gemm_task task = {g.packed, g.bias, g.rows, g.y.p, g.ld_y, n};
             g.packed->row->gemm(&task, 0, g.packed->n_panels);
