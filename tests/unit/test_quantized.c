@@ -1,0 +1,95 @@
+/* Checkpoints that compressed-tensors wrote: each module's weight is what the library dequantizes, and the forward pass gives its logits. */
+#include "files.h"
+#include <math.h>
+#include "base/mem.h"
+#include "base/progress.h"
+#include "model/model.h"
+
+static void must(oz_status st, const oz_err *err) {
+    if (st != OZ_OK) fail_msg("%s", err->msg);
+}
+
+static oz_ckpt *open_golden(const char *name, const char *part) {
+    char path[256];
+    oz_ckpt *c;
+    oz_err err = {0};
+    snprintf(path, sizeof path, "tests/golden/quantized/%s%s", name, part);
+    must(oz_ckpt_open(&c, path, &err), &err);
+    return c;
+}
+
+static void test_weights(void **state) {
+    static const struct { const char *folder, *module, *scheme, *format; } cases[] = {
+        {"w8a16-int8-naive", "model.layers.0.self_attn.k_proj", "W8A16", "int-quantized"},
+        {"w8a16-int8-naive", "model.layers.1.mlp.down_proj", "W8A16", "int-quantized"},
+        {"fp8-dynamic", "model.layers.0.self_attn.k_proj", "FP8_DYNAMIC", "float-quantized"},
+        {"fp8-dynamic", "model.layers.1.mlp.down_proj", "FP8_DYNAMIC", "float-quantized"},
+        {"w4a16-g128", "model.layers.0.self_attn.k_proj", "W4A16", "pack-quantized"},
+        {"w4a16-g128", "model.layers.1.mlp.down_proj", "W4A16", "pack-quantized"},
+        {"target-precedence", "model.layers.0.self_attn.q_proj", "W8A8", "int-quantized"}, /* by its name, then by expression, then by class */
+        {"target-precedence", "model.layers.0.self_attn.k_proj", "W4A16", "pack-quantized"},
+        {"target-precedence", "model.layers.1.mlp.down_proj", "W8A16", "pack-quantized"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        oz_err err = {0};
+        char name[128];
+        oz_scheme s;
+        oz_weight w;
+        oz_ckpt *c = open_golden(cases[i].folder, ""), *golden = open_golden(cases[i].folder, "/golden");
+        snprintf(name, sizeof name, "dequantized.%s", cases[i].module);
+        const oz_tensor *want = oz_ckpt_find(golden, name);
+        assert_non_null(want);
+        const oz_module m = {cases[i].module, "Linear", want->dims[0], want->dims[1]};
+        must(oz_scheme_resolve(&s, oz_ckpt_config(c), &m, 1, &err), &err);
+        assert_string_equal(s.name, cases[i].scheme);
+        assert_string_equal(s.format, cases[i].format);
+        must(oz_scheme_bind(&w, c, &m, &s, &err), &err);
+        float row[512];
+        for (int64_t r = 0; r < m.rows; r++) {
+            oz_weight_row(row, &w, r, 0, m.cols);
+            assert_memory_equal(row, (const char *)want->data + r * m.cols * 4, (size_t)m.cols * 4);
+        }
+        oz_ckpt_close(&c);
+        oz_ckpt_close(&golden);
+    }
+}
+
+static void test_logits(void **state) {
+    static const char *const folders[] = {"w8a16-int8-naive", "fp8-dynamic", "w4a16-g128", "target-precedence"};
+    static const int32_t blocks[] = {0, 1, 2, 3};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        oz_err err = {0};
+        oz_dev *dev;
+        oz_model *model;
+        oz_state *st;
+        int32_t rows[64];
+        oz_ckpt *c = open_golden(folders[i], ""), *golden = open_golden(folders[i], "/golden");
+        const oz_tensor *ids = oz_ckpt_find(golden, "input_ids"), *want = oz_ckpt_find(golden, "logits");
+        const int64_t n = ids->dims[0], vocab = want->dims[1];
+        for (int k = 0; k < 64; k++) rows[k] = k;
+        must(oz_dev_open(&dev, &(oz_dev_cfg){"cpu", 2, "auto"}, &err), &err);
+        must(oz_model_open(&model, dev, c, &(oz_model_cfg){.dtype = "f32", .max_tok = 64}, &err), &err);
+        must(oz_state_new(&st, model, 4, &err), &err);
+        float *logits = oz_alloc_array((size_t)(n * vocab), sizeof *logits), worst = 0;
+        const oz_seg seg = {0, n, 0, blocks};
+        const oz_call call = {.ids = ids->data, .n_tok = n, .segs = &seg, .n_segs = 1, .rows = rows, .n_rows = n};
+        must(oz_model_run(model, st, &call, &(oz_sink){OZ_SINK_COPY, logits, NULL}, &err), &err);
+        for (int64_t k = 0; k < n * vocab; k++) {
+            float d = fabsf(logits[k] - ((const float *)want->data)[k]);
+            if (!(d <= worst)) worst = d;
+        }
+        if (!(worst < 1e-3f)) fail_msg("%s: logits differ by %g", folders[i], (double)worst);
+        oz_free(logits);
+        oz_state_free(&st);
+        oz_model_close(&model);
+        oz_dev_close(&dev);
+        oz_ckpt_close(&golden);
+        oz_ckpt_close(&c);
+    }
+}
+
+int main(void) {
+    oz_log_quiet(true);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_weights), cmocka_unit_test(test_logits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
