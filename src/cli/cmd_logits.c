@@ -17,9 +17,9 @@ static const oz_opt_cmd cmd = {"logits", "MODEL --ids FILE -o OUT.safetensors [-
 
 typedef struct pass { oz_writer *w; float *logits, *hidden; int64_t n_layers, hidden_size, max_tok; } pass;
 
-static void keep_hidden(void *arg, int layer, const float *rows, int64_t n_tok, int64_t hidden_size) {
+static void keep_hidden(void *arg, const oz_tap *t) {
     pass *p = arg;
-    memcpy(p->hidden + (int64_t)layer * p->max_tok * hidden_size, rows, (size_t)(n_tok * hidden_size) * sizeof(float));
+    memcpy(p->hidden + (int64_t)t->layer * p->max_tok * t->width, t->rows, (size_t)(t->n_tok * t->width) * sizeof(float));
 }
 
 static oz_status part_write(pass *p, int64_t at, int64_t n, int64_t vocab, oz_err *err) {

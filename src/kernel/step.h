@@ -25,7 +25,8 @@ typedef struct oz_step {
     int64_t n_heads;
     oz_form form;               /* of src, for LINEAR; of dst, for QUANTIZE */
     const float *vec;           /* norm weight */
-    int part0, n_parts;         /* LINEAR: indices into the program's linears */
+    int part0, n_parts;         /* LINEAR, TAP: indices into the program's linears */
+    unsigned tap;               /* TAP: its kind (model.h) */
     int64_t window;
 } oz_step;
 
@@ -38,7 +39,7 @@ struct oz_program {
     oz_step_buf bufs[OZ_BUF_COUNT];
     float *rope_cos, *rope_sin, *inv_freq;
     float norm_eps, attn_scale;
-    int64_t n_layers, max_tok, head_rows; /* head_rows: rows of logits a chunk */
+    int64_t layer_end, max_tok, head_rows; /* layer_end: of those that were planned; head_rows: rows of logits a chunk */
 };
 
 #endif

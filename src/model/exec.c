@@ -76,7 +76,9 @@ static void run_add(const oz_exec *x, const oz_step *s) {
 
 static void run_tap(const oz_exec *x, const oz_step *s) {
     const oz_call *c = x->call;
-    if (c->tap) c->tap(c->tap_arg, s->layer, x->p->bufs[s->src].data, c->n_tok, s->n);
+    const char *modules[OZ_MAX_PARTS_LINEAR];
+    for (int i = 0; i < s->n_parts; i++) modules[i] = x->p->linears[s->part0 + i].module;
+    if (c->tap) c->tap(c->tap_arg, &(oz_tap){s->tap, s->layer, modules, s->n_parts, x->p->bufs[s->src].data, c->n_tok, s->n});
 }
 
 static void run_gather(const oz_exec *x, const oz_step *s) {
@@ -89,7 +91,7 @@ static void (*const runners[OZ_OP_COUNT])(const oz_exec *, const oz_step *) = {
     run_embed, run_rope_table, run_norm, run_quantize, run_linear, run_rope, run_kv_write, run_attention, run_silu_mul, run_add, run_tap, run_gather};
 
 void oz_exec_steps(const oz_exec *x, int begin, int end) {
-    const int64_t l0 = x->call->layer_begin, l1 = x->call->layer_end ? x->call->layer_end : x->p->n_layers;
+    const int64_t l0 = x->call->layer_begin, l1 = x->call->layer_end ? x->call->layer_end : x->p->layer_end;
     for (int i = begin; i < end; i++) {
         const oz_step *s = &x->p->steps[i];
         if (s->layer >= 0 ? s->layer < l0 || s->layer >= l1 : s->op == OZ_OP_EMBED && l0 > 0) continue;

@@ -82,7 +82,9 @@ struct oz_model {
     oz_slot_ref top[OZ_SLOT_PER_LAYER];
     oz_slot_ref *layers;        /* [n_layers, OZ_SLOT_COUNT] */
     float **vecs; size_t n_vecs, cap_vecs; /* device vectors, owned */
-    bool tap_layers;
+    unsigned taps;
+    int64_t layer_begin, layer_end; /* those that are loaded */
+    bool headless;
 };
 
 struct oz_state { const oz_model *model; oz_kv *kv; int64_t n_layers, n_blocks; };

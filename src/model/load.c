@@ -97,12 +97,19 @@ static oz_status schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_
     return st;
 }
 
+/* Whether a model of some layers alone takes part of a list's tensors. */
+static bool is_loaded(const oz_model *m, const oz_arch_tensor *t) {
+    if (t->layer >= 0) return t->layer >= m->layer_begin && t->layer < m->layer_end;
+    return t->role == OZ_ROLE_EMBED ? m->layer_begin == 0 : !m->headless;
+}
+
 static oz_status weights_load(oz_model *m, const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, oz_err *err) {
     oz_progress p;
     oz_progress_init(&p, "loading", "tensors", (int64_t)list->n);
     oz_status st = OZ_OK;
     for (size_t i = 0; st == OZ_OK && i < list->n; i++) {
         const oz_arch_tensor *t = &list->items[i];
+        if (!is_loaded(m, t)) continue;
         if (oz_interrupted()) st = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted");
         else if (t->is_bias) st = vec_load(&m->program.linears[slot_at(m, t)->linear].bias, m, c, t, err);
         else if (is_matrix(t)) st = linear_load(m, c, t, &schemes[i], err);
@@ -110,7 +117,7 @@ static oz_status weights_load(oz_model *m, const oz_ckpt *c, const oz_arch_list 
         oz_progress_step(&p, (int64_t)i + 1);
     }
     oz_progress_deinit(&p);
-    if (m->dims.features & OZ_F_TIED) m->top[OZ_SLOT_HEAD] = m->top[OZ_SLOT_EMBED];
+    if (!m->headless && (m->dims.features & OZ_F_TIED)) m->top[OZ_SLOT_HEAD] = m->top[OZ_SLOT_EMBED];
     return st;
 }
 
@@ -135,7 +142,7 @@ static oz_status bufs_new(oz_model *m, oz_err *err) {
     for (int i = 0; i < OZ_BUF_COUNT; i++) {
         oz_step_buf *b = &m->program.bufs[i];
         *b = (oz_step_buf){want[i].form, want[i].width, want[i].rows, NULL, NULL};
-        if (!used[b->form]) continue;
+        if (!used[b->form] || (m->headless && (i == OZ_BUF_ROWS || i == OZ_BUF_LOGITS))) continue;
         size_t n_bytes = (size_t)b->rows * (size_t)b->width * (size_t)m->ops->form_bytes(b->form);
         m->info.workspace_bytes += n_bytes;
         OZ_TRY(m->ops->mem_new(&b->data, m->dev, n_bytes, "workspace", err));
@@ -210,8 +217,9 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     oz_arch_list list;
     OZ_TRY(oz_arch_list_new(&list, oz_ckpt_config(ckpt), err));
     oz_model *m = oz_alloc(sizeof *m);
-    m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->tap_layers = cfg->tap_layers, m->plain_form = plain_form;
-    m->program.norm_eps = (float)dims.rms_norm_eps, m->program.n_layers = dims.n_layers;
+    m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->taps = cfg->taps, m->plain_form = plain_form;
+    m->layer_begin = cfg->layer_begin, m->layer_end = cfg->layer_end ? cfg->layer_end : dims.n_layers, m->headless = cfg->layer_end > 0;
+    m->program.norm_eps = (float)dims.rms_norm_eps, m->program.layer_end = m->layer_end;
     m->program.attn_scale = (float)(1.0 / sqrt((double)dims.head_dim));
     m->info.max_len = cfg->max_len > 0 && cfg->max_len < dims.max_position ? cfg->max_len : dims.max_position;
     m->info.max_tok = cfg->max_tok > 0 ? cfg->max_tok : DEFAULT_MAX_TOK;
@@ -220,13 +228,15 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     for (int i = 0; i < OZ_SLOT_PER_LAYER; i++) m->top[i].linear = -1;
     oz_scheme *schemes = oz_alloc_array(list.n, sizeof *schemes);
     oz_status st = schemes_resolve(schemes, ckpt, &list, err);
+    if (m->layer_begin < 0 || m->layer_begin >= m->layer_end || m->layer_end > dims.n_layers)
+        st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "layers [%lld, %lld) of %lld", (long long)m->layer_begin, (long long)m->layer_end, (long long)dims.n_layers);
     if (st == OZ_OK) st = surplus_check(ckpt, &list, schemes, oz_arch_dtype(oz_ckpt_config(ckpt)), err);
     if (st == OZ_OK) st = weights_load(m, ckpt, &list, schemes, err);
-    if (st == OZ_OK && (dims.features & OZ_F_TIED)) tied_head_check(ckpt);
+    if (st == OZ_OK && !m->headless && (dims.features & OZ_F_TIED)) tied_head_check(ckpt);
     if (st == OZ_OK) st = bufs_new(m, err);
     if (st == OZ_OK) st = oz_plan_compile(m, err);
     m->program.max_tok = m->info.max_tok;
-    if (st == OZ_OK && m->ops->lower && !m->tap_layers) st = m->ops->lower(&m->lowered, dev, &m->program, err);
+    if (st == OZ_OK && m->ops->lower && !m->taps && !m->headless) st = m->ops->lower(&m->lowered, dev, &m->program, err);
     if (st == OZ_OK) info_fill(m);
     oz_free(schemes);
     oz_arch_list_deinit(&list);

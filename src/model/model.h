@@ -33,8 +33,16 @@ oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype; BF16 if ab
 
 /* ---- a loaded model ---- */
 typedef struct oz_model oz_model;
-typedef struct oz_model_cfg { const char *dtype; /* "auto", "f32" */ int64_t max_len; /* 0: the config's */ int64_t max_tok; /* token rows a call, 0: 512 */
-    bool tap_layers; /* plan a tap after each layer: oz_call.tap */ } oz_model_cfg;
+/* What planning taps where it is asked to (flags): rows on their way through the forward pass, handed to oz_call.tap. */
+enum { OZ_TAP_LAYER = 1 /* the residual after a layer */, OZ_TAP_LINEAR = 2 /* the input that linear modules share */ };
+typedef struct oz_model_cfg {
+    const char *dtype;              /* "auto", "f32" */
+    int64_t max_len;                /* 0: the config's */
+    int64_t max_tok;                /* token rows a call, 0: 512 */
+    unsigned taps;
+    int64_t layer_begin, layer_end; /* 0, 0: the whole model; else these layers alone, with the embedding if 0 is among them and
+                                     * never a head: memory does not grow with the number of layers */
+} oz_model_cfg;
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err);
 void oz_model_close(oz_model **m);
 typedef struct oz_model_info {
@@ -66,14 +74,21 @@ typedef enum oz_sink_kind { OZ_SINK_NONE, OZ_SINK_COPY, OZ_SINK_STAT, OZ_SINK_KL
  * COPY float [n_rows, vocab]; STAT oz_row_stat; KL oz_kl_stat for each model but the first: [n_models - 1, n_rows]. */
 typedef struct oz_sink { oz_sink_kind kind; void *out; const int32_t *targets; /* [n_rows] or NULL */ } oz_sink;
 
+typedef struct oz_tap {
+    unsigned kind;
+    int layer;
+    const char *const *modules; int n_modules; /* LINEAR: those that read it */
+    const float *rows; int64_t n_tok, width;   /* host [n_tok, width] */
+} oz_tap;
+
 typedef struct oz_call {
     const int32_t *ids; int64_t n_tok;    /* token rows, at most max_tok */
     const oz_seg *segs; int64_t n_segs;   /* cover the rows in order */
     const int32_t *rows; int64_t n_rows;  /* which rows reach the sink, ascending */
-    int64_t layer_begin, layer_end;       /* layer_end 0: all. A partial range needs residual in/out instead of ids/sink */
+    int64_t layer_begin, layer_end;       /* layer_end 0: all that are loaded. A partial range needs residual in/out instead of ids/sink */
     const float *residual_in;             /* host [n_tok, hidden]; layer_begin > 0 */
     float *residual_out;                  /* host; layer_end < n_layers, or NULL */
-    void (*tap)(void *arg, int layer, const float *hidden, int64_t n_tok, int64_t hidden_size); /* host rows after each layer, or NULL */
+    void (*tap)(void *arg, const oz_tap *t); /* or NULL */
     void *tap_arg;
 } oz_call;
 oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_sink *sink, oz_err *err);

@@ -35,10 +35,20 @@ static oz_bufid form_buf(oz_form form, oz_bufid plain) {
     return form == OZ_FORM_F32 ? plain : bufs[form];
 }
 
+/* The input of n linears, a step a run of neighbours in m->program.linears (of q, k and v: all three). */
+static void emit_taps(oz_model *m, int layer, oz_bufid src, const int *idx, int n) {
+    for (int i = 0, j; i < n && (m->taps & OZ_TAP_LINEAR); i = j) {
+        for (j = i + 1; j < n && idx[j] == idx[i] + (j - i);) j++;
+        oz_step *s = emit(m, OZ_OP_TAP, layer);
+        s->src = src, s->n = oz_packed_cols(m->program.linears[idx[i]].packed), s->part0 = idx[i], s->n_parts = j - i, s->tap = OZ_TAP_LINEAR;
+    }
+}
+
 /* dst[:, 0..] = the products of `slots` with src, side by side. One quantize step a form, one linear step a run of equal forms. */
 static void emit_linears(oz_model *m, int layer, oz_bufid dst, oz_bufid src, const oz_slot *slots, int n) {
     int idx[OZ_MAX_PARTS_LINEAR];
     for (int i = 0; i < n; i++) idx[i] = oz_model_slot(m, layer, slots[i]).linear;
+    emit_taps(m, layer, src, idx, n);
     for (oz_form f = OZ_FORM_F32 + 1; f < OZ_FORM_COUNT; f++) {
         bool used = false;
         for (int i = 0; i < n; i++) used |= m->program.linears[idx[i]].form == f;
@@ -100,20 +110,24 @@ static void (*const ffns[])(oz_model *, int, const oz_layer_kind *) = {[OZ_FFN_G
 
 oz_status oz_plan_compile(oz_model *m, oz_err *err) {
     const oz_dims *d = &m->dims;
-    oz_step *s = emit(m, OZ_OP_EMBED, -1);
-    s->dst = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
-    s->part0 = m->top[OZ_SLOT_EMBED].linear;
+    oz_step *s;
+    if (m->layer_begin == 0) {
+        s = emit(m, OZ_OP_EMBED, -1);
+        s->dst = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
+        s->part0 = m->top[OZ_SLOT_EMBED].linear;
+    }
     emit(m, OZ_OP_ROPE_TABLE, -1)->n = d->head_dim;
-    for (int i = 0; i < d->n_layers; i++) {
+    for (int i = (int)m->layer_begin; i < m->layer_end; i++) {
         oz_layer_kind k = m->arch->layer(d, i);
         mixers[k.mixer](m, i, &k);
         ffns[k.ffn](m, i, &k);
-        if (m->tap_layers) {
+        if (m->taps & OZ_TAP_LAYER) {
             s = emit(m, OZ_OP_TAP, i);
-            s->src = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
+            s->src = OZ_BUF_RESIDUAL, s->n = d->hidden_size, s->tap = OZ_TAP_LAYER;
         }
     }
     m->program.n_layers_end = m->program.n;
+    if (m->headless) return OZ_OK;
     static const oz_slot head[] = {OZ_SLOT_HEAD};
     s = emit(m, OZ_OP_GATHER, -1);
     s->dst = OZ_BUF_ROWS, s->src = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
@@ -141,7 +155,7 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
         if (s->window) fprintf(out, ", window %lld", (long long)s->window);
         break;
     case OZ_OP_KV_WRITE: fprintf(out, "KV <- %s[%lld:+%lld]", buf_names[s->src], (long long)s->src_col, (long long)(2 * s->n)); break;
-    case OZ_OP_TAP: fprintf(out, "%s", buf_names[s->src]); break;
+    case OZ_OP_TAP: fprintf(out, "%s [%lld]", buf_names[s->src], (long long)s->n); break;
     case OZ_OP_NORM: case OZ_OP_ROPE: case OZ_OP_SILU_MUL: case OZ_OP_ADD: case OZ_OP_GATHER: case OZ_OP_COUNT:
         fprintf(out, "%s[%lld] %s %s", buf_names[s->dst], (long long)s->dst_col, s->op == OZ_OP_ADD ? "+=" : "<-", buf_names[s->src]);
         if (s->n_heads > 1) fprintf(out, ", %lld heads of %lld", (long long)s->n_heads, (long long)s->n);

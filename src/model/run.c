@@ -8,10 +8,10 @@
 
 static oz_status call_check(const oz_model *m, const oz_state *s, const oz_call *c, oz_err *err) {
     const oz_dims *d = &m->dims;
-    const int64_t end = c->layer_end ? c->layer_end : d->n_layers;
+    const int64_t end = c->layer_end ? c->layer_end : m->layer_end;
     OZ_NEED(c->n_tok >= 1 && c->n_tok <= m->info.max_tok, err, OZ_E_ARG, "a call takes 1..%lld tokens, found %lld", (long long)m->info.max_tok, (long long)c->n_tok);
-    OZ_NEED(c->layer_begin >= 0 && c->layer_begin < end && end <= d->n_layers, err, OZ_E_ARG, "layers [%lld, %lld) of %lld", (long long)c->layer_begin,
-            (long long)end, (long long)d->n_layers);
+    OZ_NEED(c->layer_begin >= m->layer_begin && c->layer_begin < end && end <= m->layer_end, err, OZ_E_ARG, "layers [%lld, %lld): loaded are [%lld, %lld)",
+            (long long)c->layer_begin, (long long)end, (long long)m->layer_begin, (long long)m->layer_end);
     OZ_NEED(c->layer_begin == 0 ? c->ids != NULL : c->residual_in != NULL, err, OZ_E_ARG, "a call that begins at layer %lld needs %s", (long long)c->layer_begin,
             c->layer_begin ? "a residual" : "ids");
     for (int64_t i = 0; c->ids && i < c->n_tok; i++)
@@ -76,8 +76,8 @@ static void sink_kl(const chunk *k) {
 static void (*const sinks[])(const chunk *) = {[OZ_SINK_COPY] = sink_copy, [OZ_SINK_STAT] = sink_stat, [OZ_SINK_KL] = sink_kl};
 
 oz_status oz_lockstep_run(oz_model *const *models, oz_state *const *states, int n_models, const oz_call *c, const oz_sink *sink, oz_err *err) {
-    const bool whole = !c->layer_end || c->layer_end == models[0]->dims.n_layers;
-    OZ_NEED(sink->kind == OZ_SINK_NONE || whole, err, OZ_E_ARG, "a sink needs the last layer");
+    const bool whole = !models[0]->headless && (!c->layer_end || c->layer_end == models[0]->dims.n_layers);
+    OZ_NEED(sink->kind == OZ_SINK_NONE || whole, err, OZ_E_ARG, "a sink needs the last layer and the head");
     OZ_NEED(n_models == 1 || sink->kind == OZ_SINK_KL, err, OZ_E_ARG, "several models in lockstep need the KL sink");
     int64_t step = models[0]->program.head_rows;
     for (int i = 0; i < n_models; i++) {
@@ -120,7 +120,7 @@ oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, oz_e
     oz_status st = OZ_OK;
     if (n_blocks < 1 || !oz_mul_size(&n_bytes, (size_t)n_blocks, (size_t)(d->n_heads_kv * OZ_KV_BLOCK * d->head_dim) * sizeof(float)))
         st = oz_err_set(err, OZ_E_NOMEM, __FILE__, __LINE__, "KV cache of %lld blocks: too large", (long long)n_blocks);
-    for (int64_t i = 0; st == OZ_OK && i < d->n_layers; i++) {
+    for (int64_t i = m->layer_begin; st == OZ_OK && i < m->layer_end; i++) {
         oz_kv *kv = &s->kv[i];
         kv->n_heads_kv = d->n_heads_kv, kv->head_dim = d->head_dim;
         if ((st = m->ops->mem_new((void **)&kv->k, m->dev, n_bytes, "KV cache", err)) == OZ_OK)

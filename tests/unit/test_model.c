@@ -38,7 +38,7 @@ static void open_fixture(fixture *f, const char *name, int64_t max_tok) {
     check(oz_ckpt_open(&f->ckpt, path, &e), &e);
     check(oz_ckpt_open(&f->golden, golden, &e), &e);
     check(oz_dev_open(&f->dev, &(oz_dev_cfg){"cpu", 2, "auto", false}, &e), &e);
-    check(oz_model_open(&f->model, f->dev, f->ckpt, &(oz_model_cfg){"f32", 0, max_tok, true}, &e), &e);
+    check(oz_model_open(&f->model, f->dev, f->ckpt, &(oz_model_cfg){"f32", 0, max_tok, OZ_TAP_LAYER, 0, 0}, &e), &e);
     f->info = oz_model_get(f->model);
     check(oz_state_new(&f->state, f->model, 16, &e), &e);
     const oz_tensor *t = oz_ckpt_find(f->golden, "input_ids");
@@ -77,13 +77,13 @@ static double worst(const float *a, const float *b, int64_t n) {
     return m;
 }
 
-static void hidden_check(void *arg, int layer, const float *rows, int64_t n_tok, int64_t hidden_size) {
+static void hidden_check(void *arg, const oz_tap *t) {
     const fixture *f = arg;
     char name[64];
-    snprintf(name, sizeof name, "hidden_after_layer_%d", layer);
-    const oz_tensor *t = oz_ckpt_find(f->golden, name);
-    assert_non_null(t);
-    assert_true(worst(rows, t->data, n_tok * hidden_size) < 1e-3);
+    snprintf(name, sizeof name, "hidden_after_layer_%d", t->layer);
+    const oz_tensor *want = oz_ckpt_find(f->golden, name);
+    assert_non_null(want);
+    assert_true(worst(t->rows, want->data, t->n_tok * t->width) < 1e-3);
 }
 
 static void test_golden(void **s) {
@@ -162,6 +162,55 @@ static void test_layer_range(void **s) {
     close_fixture(&f);
 }
 
+/* What the linears of a call read: first module and width of each tap, and the sum of all that was tapped. */
+typedef struct seen { char log[1024]; double sum; } seen;
+static void see(void *arg, const oz_tap *t) {
+    seen *p = arg;
+    size_t n = strlen(p->log);
+    snprintf(p->log + n, sizeof p->log - n, "%d %s+%d %lldx%lld\n", t->layer, strrchr(t->modules[0], '.') + 1, t->n_modules - 1, (long long)t->n_tok, (long long)t->width);
+    for (int64_t i = 0; i < t->n_tok * t->width; i++) p->sum += t->rows[i];
+}
+
+/* A model opened for one layer, with taps at the inputs of its linears, says what the whole one does. */
+static void test_one_layer_alone(void **s) {
+    (void)s;
+    fixture f;
+    oz_err e = {0};
+    open_fixture(&f, "llama", 32);
+    oz_model *m[2];
+    check(oz_model_open(&m[0], f.dev, f.ckpt, &(oz_model_cfg){"f32", 0, 32, OZ_TAP_LINEAR, 0, 0}, &e), &e);
+    check(oz_model_open(&m[1], f.dev, f.ckpt, &(oz_model_cfg){"f32", 0, 32, OZ_TAP_LINEAR, 1, 2}, &e), &e);
+    assert_true(oz_model_module_count(m[1]) == 7 && oz_model_get(m[1])->weight_bytes < oz_model_get(m[0])->weight_bytes / 3);
+    float *res = calloc((size_t)(3 * 24 * f.info->hidden_size), sizeof *res), *out[2] = {res + 24 * f.info->hidden_size, res + 48 * f.info->hidden_size};
+    const oz_seg seg = {0, 24, 0, scattered};
+    oz_call c = {.ids = f.ids, .n_tok = 24, .segs = &seg, .n_segs = 1, .layer_end = 1, .residual_out = res};
+    check(oz_model_run(f.model, f.state, &c, NULL, &e), &e);
+    seen got[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        oz_state *state;
+        check(oz_state_new(&state, m[i], 16, &e), &e);
+        c = (oz_call){.n_tok = 24, .segs = &seg, .n_segs = 1, .layer_begin = 1, .layer_end = 2, .residual_in = res, .residual_out = out[i], .tap = see, .tap_arg = &got[i]};
+        check(oz_model_run(m[i], state, &c, NULL, &e), &e);
+        oz_state_free(&state);
+    }
+    assert_memory_equal(out[0], out[1], (size_t)(24 * f.info->hidden_size) * sizeof *res);
+    assert_string_equal(got[0].log, "1 q_proj+2 24x96\n1 o_proj+0 24x96\n1 gate_proj+1 24x96\n1 down_proj+0 24x256\n");
+    assert_string_equal(got[1].log, got[0].log);
+    assert_true(got[1].sum == got[0].sum && got[0].sum != 0);
+    oz_state *state;
+    check(oz_state_new(&state, m[1], 16, &e), &e);
+    c = (oz_call){.ids = f.ids, .n_tok = 24, .segs = &seg, .n_segs = 1};
+    assert_int_equal(oz_model_run(m[1], state, &c, NULL, &e), OZ_E_ARG);
+    assert_non_null(strstr(e.msg, "layers [0, 2): loaded are [1, 2)"));
+    oz_state_free(&state);
+    for (int i = 0; i < 2; i++) oz_model_close(&m[i]);
+    e = (oz_err){0};
+    assert_int_equal(oz_model_open(&m[0], f.dev, f.ckpt, &(oz_model_cfg){"f32", 0, 32, 0, 2, 4}, &e), OZ_E_ARG);
+    assert_non_null(strstr(e.msg, "layers [2, 4) of 3"));
+    free(res);
+    close_fixture(&f);
+}
+
 /* KL of a model with itself is 0 with equal tops; its NLL is that of the logits. */
 static void test_sinks(void **s) {
     (void)s;
@@ -219,7 +268,7 @@ static void test_bad_calls(void **s) {
     expect_refused(&f, (oz_call){.ids = f.ids, .n_tok = 4, .segs = &far, .n_segs = 1}, "the model takes 512");
     expect_refused(&f, (oz_call){.ids = f.ids, .n_tok = 4, .segs = &block, .n_segs = 1}, "block 16");
     expect_refused(&f, (oz_call){.ids = f.ids, .n_tok = 4, .segs = &ok, .n_segs = 1, .layer_begin = 2}, "needs a residual");
-    expect_refused(&f, (oz_call){.ids = f.ids, .n_tok = 4, .segs = &ok, .n_segs = 1, .layer_end = 4}, "layers [0, 4) of 3");
+    expect_refused(&f, (oz_call){.ids = f.ids, .n_tok = 4, .segs = &ok, .n_segs = 1, .layer_end = 4}, "layers [0, 4): loaded are [0, 3)");
     close_fixture(&f);
 }
 
@@ -261,7 +310,7 @@ static void test_config_spellings(void **s) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),      cmocka_unit_test(test_chunks_are_bit_equal), cmocka_unit_test(test_batch_is_bit_equal), cmocka_unit_test(test_layer_range),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),      cmocka_unit_test(test_chunks_are_bit_equal), cmocka_unit_test(test_batch_is_bit_equal), cmocka_unit_test(test_layer_range),          cmocka_unit_test(test_one_layer_alone),
                                        cmocka_unit_test(test_sinks),       cmocka_unit_test(test_bad_calls),            cmocka_unit_test(test_configs),            cmocka_unit_test(test_config_spellings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
