@@ -24,6 +24,7 @@ static const oz_cmd *const COMMANDS[] = {
     &oz_cmd_template,
     &oz_cmd_ppl,
     &oz_cmd_kl,
+    &oz_cmd_bench,
     &oz_cmd_synth,
     NULL,
 };

@@ -1,0 +1,96 @@
+/* ounce bench: llama-bench-like rows, each beside what it must move and do, and what this machine's ceiling allows. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "cli/cli.h"
+#include "measure/measure.h"
+
+enum { MAX_BATCHES = 32 };
+static int64_t n_prompt = 512, n_gen = 128, reps = 5;
+static const char *batches = "1";
+static const oz_opt opts[] = {
+    {"n-prompt", 'p', OZ_OPT_INT, &n_prompt, 0, 1 << 20, NULL, "N", "prefill of N tokens, logits of the last one only; 0: none"},
+    {"n-gen", 'n', OZ_OPT_INT, &n_gen, 0, 1 << 20, NULL, "N", "decode of N tokens from an empty cache; 0: none"},
+    {"batch", 'b', OZ_OPT_STR, &batches, 0, 0, NULL, "LIST", "sequences decoded together, comma separated: 1,8,64"},
+    {"repetitions", 'r', OZ_OPT_INT, &reps, 1, 1000, NULL, "N", "repetitions after one warm-up; the median is shown"},
+    {0}};
+static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
+static const oz_opt_cmd cmd = {"bench", "MODEL [-p 512] [-n 128] [-b 1,8,64] [-r 5]", "speed beside this machine's roofline",
+                               "predicted: each module takes the larger of reading its packed bytes at the measured read bandwidth and doing its multiply-adds at the measured "
+                               "ceiling (int8 for W8A8, f32 for the others).",
+                               tables, 1, 1};
+
+static oz_status batches_parse(int64_t *out, int *n, oz_err *err) {
+    *n = 0;
+    for (const char *p = batches; *p;) {
+        char *end;
+        const long v = strtol(p, &end, 10);
+        OZ_NEED(end != p && v >= 1 && v <= 1 << 16 && (*end == ',' || *end == '\0') && *n < MAX_BATCHES, err, OZ_E_USAGE,
+                "--batch: expected up to %d numbers from 1, comma separated, found \"%s\"", MAX_BATCHES, batches);
+        out[(*n)++] = v;
+        p = *end ? end + 1 : end;
+    }
+    OZ_NEED(*n > 0, err, OZ_E_USAGE, "--batch: empty");
+    return OZ_OK;
+}
+
+static json_t *row_json(const oz_bench_row *r) {
+    return json_pack("{s:s s:I s:I s:i s:f s:f s:f s:f s:f s:f s:s}", "test", r->prefill ? "prefill" : "decode", "n_tok", (json_int_t)r->n_tok, "batch", (json_int_t)r->batch, "reps", r->reps,
+                     "tok_s", r->tok_s, "tok_s_sd", r->tok_s_sd, "bytes", r->bytes, "flop", r->flop, "predicted_tok_s", r->predicted_tok_s, "share", r->share, "bound", r->bound);
+}
+
+static void row_print(const oz_bench_row *r) {
+    char test[48];
+    snprintf(test, sizeof test, r->batch > 1 ? "%s%lld x %lld" : "%s%lld", r->prefill ? "pp" : "tg", (long long)r->n_tok, (long long)r->batch);
+    printf("%-12s %10.2f +/- %7.2f  predicted %10.2f  share %5.1f %%  %-7s  %9.2f MB  %10.3f GFLOP\n", test, r->tok_s, r->tok_s_sd, r->predicted_tok_s, 100 * r->share, r->bound, r->bytes / 1e6, r->flop / 1e9);
+    fflush(stdout);
+}
+
+static oz_status rows_run(json_t *rows, oz_cli_model *m, const oz_ceiling *ceil, oz_err *err) {
+    int64_t batch[MAX_BATCHES];
+    int n_batch;
+    OZ_TRY(batches_parse(batch, &n_batch, err));
+    for (int i = -1; i < n_batch; i++) {
+        const bool pre = i < 0;
+        if (pre ? n_prompt == 0 : n_gen == 0) continue;
+        const oz_bench_cfg cfg = {n_prompt, pre ? 0 : n_gen, pre ? 1 : batch[i], (int)reps};
+        oz_bench_row r;
+        OZ_TRY(oz_bench_run(&r, m->model, &cfg, ceil, err));
+        if (oz_cli_common.json) json_array_append_new(rows, row_json(&r));
+        else row_print(&r);
+    }
+    return OZ_OK;
+}
+
+static void head_print(const oz_cli_model *m, const char *path, const oz_ceiling *c) {
+    const oz_model_info *f = oz_model_get(m->model);
+    printf("%s: %s, weights %.2f MB, loaded; %s\n", path, f->model_type, (double)f->weight_bytes / 1e6, oz_dev_describe(m->dev));
+    printf("measured ceilings: read %.2f GB/s, f32 %.1f GFLOP/s, int8 %.1f GOP/s\n", c->read_bytes_s / 1e9, c->f32_flop_s / 1e9, c->i8_op_s / 1e9);
+    printf("%-12s %21s t/s\n", "test", "");
+}
+
+static oz_status run(const char **args, int n_args, oz_err *err) {
+    (void)n_args;
+    oz_cli_model m;
+    OZ_TRY(oz_cli_model_open(&m, args[0], &(oz_cli_need){0}, err));
+    const size_t loaded = oz_rss_peak_bytes(); /* before the ceilings are measured in a buffer of their own */
+    oz_ceiling ceil;
+    oz_dev_ceiling(m.dev, &ceil);
+    if (!oz_cli_common.json) head_print(&m, args[0], &ceil);
+    json_t *rows = json_array();
+    const oz_status st = rows_run(rows, &m, &ceil, err);
+    const size_t running = oz_rss_bytes(), peak = running > loaded ? running : loaded;
+    if (st == OZ_OK && oz_cli_common.json)
+        oz_cli_json_print(json_pack("{s:s s:s s:I s:I s:I s:{s:f s:f s:f} s:O}", "model", args[0], "device", oz_dev_describe(m.dev), "weight_bytes", (json_int_t)oz_model_get(m.model)->weight_bytes,
+                                    "peak_rss_bytes", (json_int_t)peak, "stream_bytes", (json_int_t)oz_model_get(m.model)->stream_bytes, "ceiling", "read_bytes_s", ceil.read_bytes_s,
+                                    "f32_flop_s", ceil.f32_flop_s, "i8_op_s", ceil.i8_op_s, "rows", rows));
+    json_decref(rows);
+    oz_cli_model_close(&m);
+    return st;
+}
+
+static const oz_opt_cmd *describe(void) { return &cmd; }
+const oz_cmd oz_cmd_bench = {"bench", describe, run};
