@@ -1,6 +1,7 @@
 /* check: is every kernel right, on this machine, at every level that it has?
- *   check [--level L] [--only SLOT] [--seed N]      all suites; exit status 1 if one fails */
-
+ *   check [--level L] [--only SLOT] [--seed N]      all suites; exit status 1 if one fails
+ *   check --mutations                               breaks one thing at a time and demands that a suite goes red
+ *   check --bench [--format text|csv|json]          speed of the slots, beside this machine's measured ceilings */
 #include "base/opt.h"
 #include "suites.h"
 
@@ -66,13 +67,22 @@ static oz_status check_level(int *n_red, const char *level, const char *only, ui
 }
 
 typedef struct options {
-    const char *level, *only;
-    int64_t seed;
+    const char *level, *only, *format;
+    int64_t seed, threads;
+    bool mutations, bench;
 } options;
 
 static oz_status run(const options *o, int *n_red, oz_err *err) {
+    if (o->bench) {
+        ck_bench_cfg cfg = {o->level, o->only, o->format, (int)o->threads};
+        return ck_bench(&cfg, err);
+    }
     uint64_t seed = o->seed >= 0 ? (uint64_t)o->seed : (uint64_t)oz_clock_us() % 1000000000;
     printf("seed %llu\n", (unsigned long long)seed);
+    if (o->mutations) {
+        *n_red = ck_mutations(seed);
+        return OZ_OK;
+    }
     for (const char *const *l = oz_cpu_levels(); *l; l++) {
         if (strcmp(o->level, "all") == 0 || strcmp(o->level, *l) == 0) OZ_TRY(check_level(n_red, *l, o->only, seed, err));
     }
@@ -80,11 +90,15 @@ static oz_status run(const options *o, int *n_red, oz_err *err) {
 }
 
 int main(int argc, char **argv) {
-    options o = {.level = "all", .seed = -1};
+    options o = {.level = "all", .format = "text", .seed = -1};
     const oz_opt table[] = {
         {.name = "level", .type = OZ_OPT_STR, .dest = &o.level, .arg = "L", .help = "CPU level to check, or all"},
         {.name = "only", .type = OZ_OPT_STR, .dest = &o.only, .arg = "SLOT", .help = "suites whose name contains this"},
         {.name = "seed", .type = OZ_OPT_INT, .dest = &o.seed, .min = -1, .max = 1e15, .arg = "N", .help = "of the inputs; -1: the clock"},
+        {.name = "mutations", .type = OZ_OPT_FLAG, .dest = &o.mutations, .help = "break the kernels and demand that it shows"},
+        {.name = "bench", .type = OZ_OPT_FLAG, .dest = &o.bench, .help = "measure instead of checking"},
+        {.name = "threads", .type = OZ_OPT_INT, .dest = &o.threads, .min = 0, .max = 4096, .arg = "N", .help = "of --bench; 0: all cores"},
+        {.name = "format", .type = OZ_OPT_STR, .dest = &o.format, .choices = "text|csv|json", .arg = "F", .help = "of --bench"},
         {.name = NULL},
     };
     const oz_opt *const tables[] = {table, NULL};
@@ -101,6 +115,6 @@ int main(int argc, char **argv) {
     }
     if (st == OZ_OK) st = run(&o, &n_red, &err);
     if (st != OZ_OK) fprintf(stderr, "error: %s\n", err.msg);
-    if (st == OZ_OK) printf(n_red ? "%d red\n" : "all green\n", n_red);
+    if (st == OZ_OK && !o.bench) printf(n_red ? "%d red\n" : "all green\n", n_red);
     return st == OZ_E_USAGE ? 2 : st != OZ_OK || n_red ? 1 : 0;
 }

@@ -25,6 +25,10 @@ typedef struct ck {
 
 typedef struct ck_suite { const char *slot, *metric; void (*run)(ck *c); } ck_suite;
 extern const ck_suite ck_suites[]; /* ended by slot NULL */
+int ck_mutations(uint64_t seed);   /* number of mutations that were not caught */
+
+typedef struct ck_bench_cfg { const char *level, *only, *format; int threads; } ck_bench_cfg;
+oz_status ck_bench(const ck_bench_cfg *cfg, oz_err *err);
 
 
 oz_status ck_init(ck *c, const char *level, uint64_t seed, oz_err *err);

@@ -45,6 +45,11 @@ static void fill_for_quantize(ck *c, float *x, int64_t n, int i) {
         for (int64_t j = 0; j < n; j++) x[j] = (float)ck_int(c, -254, 254) * 0.5f;
         x[ck_int(c, 0, n - 1)] = i % 2 ? 127 : 448;
     }
+    if (i % 5 == 2) { /* halves of a step that is no power of two: a product with the reciprocal lands elsewhere */
+        float step = (float)(0.5 + oz_rng_uniform(&c->rng));
+        for (int64_t j = 0; j < n; j++) x[j] = step * ((float)ck_int(c, -126, 125) + 0.5f);
+        x[ck_int(c, 0, n - 1)] = 127 * step;
+    }
     if (i % 11 == 3) x[ck_int(c, 0, n - 1)] = i % 2 ? NAN : -INFINITY;
     if (i % 13 == 5) x[n - 1] = 5000; /* the largest stands in the tail */
 }

@@ -1,0 +1,441 @@
+/* The mutation run: is the checker worth its green? Each mutation puts one plausible bug around a working kernel, and the suite of that slot must
+ * turn red. Wrappers call the kernel that they broke through `right`, the untouched table of the level. */
+#include "suites.h"
+
+static oz_cpu_table right;
+static oz_ops right_ops, wrong_ops;
+
+/* ---- products ---- */
+
+/* Calls the right kernel on a weight whose scales were changed by `change`. */
+static void with_scales(const oz_gemm_task *t, int64_t p0, int64_t p1, void (*change)(float *to, const float *from, const oz_cpu_packed *w)) {
+    const oz_cpu_packed *w = t->w;
+    oz_cpu_packed broken = *w;
+    oz_gemm_task task = *t;
+    float *scales = oz_alloc_array((size_t)(w->n_panels * w->n_groups * w->row->panel), sizeof *scales);
+    if (w->scales) {
+        change(scales, w->scales, w);
+        broken.scales = scales;
+    }
+    task.w = &broken;
+    right.gemm[w->kind][t->x.form].gemm(&task, p0, p1);
+    oz_free(scales);
+}
+
+static void change_group_0(float *to, const float *from, const oz_cpu_packed *w) {
+    int lanes = w->row->panel;
+    for (int64_t i = 0; i < w->n_panels * w->n_groups * lanes; i++) to[i] = from[i / (w->n_groups * lanes) * (w->n_groups * lanes) + i % lanes];
+}
+static void change_neighbour(float *to, const float *from, const oz_cpu_packed *w) {
+    int lanes = w->row->panel;
+    for (int64_t i = 0; i < w->n_panels * w->n_groups * lanes; i++) to[i] = from[i / lanes * lanes + (i + 1) % lanes];
+}
+static void gemm_group_0(const oz_gemm_task *t, int64_t p0, int64_t p1) { with_scales(t, p0, p1, change_group_0); }
+static void gemm_neighbour(const oz_gemm_task *t, int64_t p0, int64_t p1) { with_scales(t, p0, p1, change_neighbour); }
+
+static void call_right(const oz_gemm_task *t, int64_t p0, int64_t p1) { right.gemm[t->w->kind][t->x.form].gemm(t, p0, p1); }
+
+/* The last column is not multiplied. */
+static void gemm_tail(const oz_gemm_task *t, int64_t p0, int64_t p1) {
+    oz_gemm_task task = *t;
+    size_t elem = (size_t)oz_cpu_ops.form_bytes(t->x.form), row = (size_t)t->x.ld * elem;
+    uint8_t *x = oz_alloc((size_t)t->n_tok * row);
+    for (int64_t i = 0; i < t->n_tok; i++) {
+        memcpy(x + (size_t)i * row, (const uint8_t *)t->x.data + (size_t)i * row, (size_t)t->w->head.cols * elem);
+        memset(x + (size_t)i * row + (size_t)(t->w->head.cols - 1) * elem, 0, elem);
+    }
+    task.x.data = x;
+    call_right(&task, p0, p1);
+    oz_free(x);
+}
+
+static void gemm_bias(const oz_gemm_task *t, int64_t p0, int64_t p1) {
+    oz_gemm_task task = *t;
+    task.bias = NULL;
+    call_right(&task, p0, p1);
+}
+
+static void gemm_offsets(const oz_gemm_task *t, int64_t p0, int64_t p1) {
+    oz_gemm_task task = *t;
+    oz_cpu_packed w = *t->w;
+    w.offsets = NULL;
+    task.w = &w;
+    call_right(&task, p0, p1);
+}
+
+static void gemm_token_scale(const oz_gemm_task *t, int64_t p0, int64_t p1) {
+    oz_gemm_task task = *t;
+    float *scales = oz_alloc_array((size_t)t->n_tok, sizeof *scales);
+    for (int64_t i = 0; i < t->n_tok; i++) scales[i] = t->x.scales[0];
+    task.x.scales = scales;
+    call_right(&task, p0, p1);
+    oz_free(scales);
+}
+
+static void gemm_last_row(const oz_gemm_task *t, int64_t p0, int64_t p1) {
+    call_right(t, p0, p1);
+    if (p1 == t->w->n_panels && p0 < p1) t->y[(t->n_tok - 1) * t->ld_y + t->w->head.rows - 1] = NAN;
+}
+
+static void gemm_past_end(const oz_gemm_task *t, int64_t p0, int64_t p1) {
+    call_right(t, p0, p1);
+    if (p1 == t->w->n_panels && p0 < p1 && t->n_tok > 1) t->y[(t->n_tok - 1) * t->ld_y + t->w->head.rows] = 0;
+}
+
+/* One unit of the last place more, if the token has company. */
+static void gemm_company(const oz_gemm_task *t, int64_t p0, int64_t p1) {
+    call_right(t, p0, p1);
+    int64_t r0 = p0 * t->w->row->panel, r1 = p1 * t->w->row->panel < t->w->head.rows ? p1 * t->w->row->panel : t->w->head.rows;
+    for (int64_t i = 0; i < t->n_tok && t->n_tok > 1; i++) {
+        for (int64_t r = r0; r < r1; r++) t->y[i * t->ld_y + r] = nextafterf(t->y[i * t->ld_y + r], INFINITY);
+    }
+}
+
+static oz_gemm_row current; /* the right row of the pair under test: pack and get_row do not tell it */
+
+static void pack_swapped(uint8_t *dst, const float *codes, int64_t cols) {
+    float *rows = oz_alloc_array((size_t)(current.panel * cols), sizeof *rows);
+    memcpy(rows, codes, (size_t)(current.panel * cols) * sizeof *rows);
+    memcpy(rows, codes + cols, (size_t)cols * sizeof *rows);
+    memcpy(rows + cols, codes, (size_t)cols * sizeof *rows);
+    current.pack(dst, rows, cols);
+    oz_free(rows);
+}
+static void get_row_next(float *dst, const oz_cpu_packed *w, int64_t r) { current.get_row(dst, w, (r + 1) % w->head.rows); }
+
+/* ---- rows ---- */
+
+static void norm_eps(float *y, const float *x, const float *w, int64_t n, float eps) { right.norm(y, x, w, n, eps * 0.5f); }
+static void norm_count(float *y, const float *x, const float *w, int64_t n, float eps) {
+    right.norm(y, x, w, n, eps);
+    for (int64_t i = 0; i < n; i++) y[i] *= sqrtf((float)(n - 1) / (float)n);
+}
+static void norm_weight(float *y, const float *x, const float *w, int64_t n, float eps) {
+    right.norm(y, x, w, n, eps);
+    y[n - 1] = x[n - 1] == 0 ? 1 : y[n - 1] / w[n - 1];
+}
+static float q8_reciprocal(int8_t *q, const float *x, int64_t n) {
+    float s = right.quantize_q8(q, x, n);
+    for (int64_t i = 0; i < n && isfinite(s); i++) q[i] = (int8_t)fmaxf(-127, fminf(127, rintf(x[i] * (1 / s))));
+    return s;
+}
+static float q8_truncate(int8_t *q, const float *x, int64_t n) {
+    float s = right.quantize_q8(q, x, n);
+    for (int64_t i = 0; i < n && isfinite(s); i++) q[i] = (int8_t)fmaxf(-127, fminf(127, truncf(x[i] / s)));
+    return s;
+}
+static float q8_range(int8_t *q, const float *x, int64_t n) { return right.quantize_q8(q, x, n) * (127 / 127.5f); }
+static float q8_tail(int8_t *q, const float *x, int64_t n) {
+    float s = right.quantize_q8(q, x, n > 1 ? n - 1 : n);
+    if (n > 1) q[n - 1] = isfinite(x[n - 1] / s) ? (int8_t)fmaxf(-127, fminf(127, rintf(x[n - 1] / s))) : 0;
+    return s;
+}
+static float f8_flush(float *q, const float *x, int64_t n) {
+    float s = right.quantize_f8(q, x, n);
+    for (int64_t i = 0; i < n; i++) q[i] = fabsf(q[i]) < 0x1p-6f ? 0 : q[i];
+    return s;
+}
+static float f8_away(float *q, const float *x, int64_t n) {
+    float s = right.quantize_f8(q, x, n);
+    for (int64_t i = 0; i < n && isfinite(s); i++) q[i] = oz_f32_from_e4m3(oz_e4m3_from_f32(x[i] / s * (1 + 0x1p-20f)));
+    return s;
+}
+static float f8_floor(float *q, const float *x, int64_t n) {
+    float s = right.quantize_f8(q, x, n), most = 0;
+    for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
+    return most / 448 < s ? most / 448 : s;
+}
+static void rope_pairs(float *x, const float *c, const float *s, int64_t half) {
+    for (int64_t i = 0; i < half; i++) {
+        float a = x[2 * i], b = x[2 * i + 1];
+        x[2 * i] = a * c[i] - b * s[i];
+        x[2 * i + 1] = b * c[i] + a * s[i];
+    }
+}
+static void rope_sign(float *x, const float *c, const float *s, int64_t half) {
+    float t[256];
+    for (int64_t i = 0; i < half; i++) t[i] = -s[i];
+    right.rope(x, c, t, half);
+}
+static void rope_tail(float *x, const float *c, const float *s, int64_t half) {
+    float last = x[2 * half - 1];
+    right.rope(x, c, s, half);
+    x[2 * half - 1] = last;
+}
+static void silu_up(float *y, const float *g, const float *u, int64_t n) {
+    right.silu_mul(y, g, u, n);
+    y[n - 1] /= u[n - 1];
+}
+static void silu_clamp(float *y, const float *g, const float *u, int64_t n) {
+    right.silu_mul(y, g, u, n);
+    for (int64_t i = 0; i < n; i++) y[i] = g[i] < -16 ? 0 : y[i];
+}
+static void silu_tail(float *y, const float *g, const float *u, int64_t n) { right.silu_mul(y, g, u, n & ~(int64_t)7); }
+static void add_tail(float *y, const float *x, int64_t n) { right.add(y, x, n & ~(int64_t)7); }
+static void add_past(float *y, const float *x, int64_t n) {
+    right.add(y, x, n);
+    y[n] = 0;
+}
+
+/* ---- attention: a changed call ---- */
+
+static void attn_key(const oz_attn_args *a, const oz_seg *seg, int64_t t0, int64_t t1, int64_t h0, int64_t h1) {
+    oz_seg s = *seg;
+    s.pos0 -= s.pos0 > 0;
+    right.attention(a, &s, t0, t1, h0, h1);
+}
+static void attn_window(const oz_attn_args *a, const oz_seg *s, int64_t t0, int64_t t1, int64_t h0, int64_t h1) {
+    oz_attn_args b = *a;
+    b.window -= b.window > 1;
+    right.attention(&b, s, t0, t1, h0, h1);
+}
+static void attn_no_window(const oz_attn_args *a, const oz_seg *s, int64_t t0, int64_t t1, int64_t h0, int64_t h1) {
+    oz_attn_args b = *a;
+    b.window = 0;
+    right.attention(&b, s, t0, t1, h0, h1);
+}
+static void attn_scale(const oz_attn_args *a, const oz_seg *s, int64_t t0, int64_t t1, int64_t h0, int64_t h1) {
+    oz_attn_args b = *a;
+    b.scale *= 1.001f;
+    right.attention(&b, s, t0, t1, h0, h1);
+}
+static void attn_values(const oz_attn_args *a, const oz_seg *s, int64_t t0, int64_t t1, int64_t h0, int64_t h1) {
+    oz_attn_args b = *a;
+    oz_kv kv = *a->kv;
+    kv.v = kv.k;
+    b.kv = &kv;
+    right.attention(&b, s, t0, t1, h0, h1);
+}
+static void attn_blocks(const oz_attn_args *a, const oz_seg *seg, int64_t t0, int64_t t1, int64_t h0, int64_t h1) {
+    int32_t in_order[64];
+    for (int i = 0; i < 64; i++) in_order[i] = i;
+    oz_seg s = *seg;
+    s.blocks = in_order;
+    right.attention(a, &s, t0, t1, h0, h1);
+}
+static void attn_company(const oz_attn_args *a, const oz_seg *s, int64_t t0, int64_t t1, int64_t h0, int64_t h1) {
+    right.attention(a, s, t0, t1, h0, h1);
+    float *last = a->out + (s->tok0 + t1 - 1) * a->ld_out + h0 * (a->n_heads / a->kv->n_heads_kv) * a->kv->head_dim;
+    if (t1 - t0 > 1) *last = nextafterf(*last, INFINITY);
+}
+
+/* ---- sinks ---- */
+
+static void stat_ties(oz_row_stat *o, const float *x, int32_t target, int64_t n) {
+    right.stat(o, x, target, n);
+    for (int64_t i = 0; i < n; i++) o->argmax = x[i] == o->max_logit ? (int32_t)i : o->argmax;
+}
+static void stat_f32(oz_row_stat *o, const float *x, int32_t target, int64_t n) {
+    right.stat(o, x, target, n);
+    o->lse = (float)o->lse;
+}
+static void stat_target(oz_row_stat *o, const float *x, int32_t target, int64_t n) { right.stat(o, x, target > 0 ? target - 1 : target, n); }
+static void kl_swapped(oz_kl_stat *o, const float *r, const float *x, int32_t target, int64_t n) {
+    right.kl(o, r, x, target, n);
+    oz_kl_stat other;
+    right.kl(&other, x, r, target, n);
+    o->kl = other.kl;
+}
+static void kl_f32(oz_kl_stat *o, const float *r, const float *x, int32_t target, int64_t n) {
+    right.kl(o, r, x, target, n);
+    o->kl += 1e-8;
+}
+static void kl_infinite(oz_kl_stat *o, const float *r, const float *x, int32_t target, int64_t n) {
+    right.kl(o, r, x, target, n);
+    for (int64_t i = 0; i < n; i++) o->kl = isinf(r[i]) ? NAN : o->kl;
+}
+static void kl_target(oz_kl_stat *o, const float *r, const float *x, int32_t target, int64_t n) {
+    right.kl(o, r, x, target, n);
+    o->p = o->p_ref;
+}
+
+/* ---- operations ---- */
+
+static void op_linear_bias(oz_dev *d, const oz_linear_args *a) {
+    oz_linear_args b = *a;
+    const float *bias[OZ_MAX_PARTS_LINEAR] = {NULL};
+    bias[0] = a->bias[0];
+    b.bias = bias;
+    right_ops.linear(d, &b);
+}
+static void op_linear_order(oz_dev *d, const oz_linear_args *a) {
+    oz_linear_args b = *a;
+    const oz_packed *parts[OZ_MAX_PARTS_LINEAR];
+    const float *bias[OZ_MAX_PARTS_LINEAR];
+    for (int i = 0; i < a->n_parts; i++) parts[i] = a->parts[a->n_parts - 1 - i], bias[i] = a->bias[a->n_parts - 1 - i];
+    b.parts = parts, b.bias = bias;
+    right_ops.linear(d, &b);
+}
+static void op_embed(oz_dev *d, float *y, int64_t ld, const oz_packed *w) {
+    right_ops.embed(d, y, ld, w);
+    const int64_t last = (oz_cpu(d)->batch->n_tok - 1) * ld;
+    y[last] = nextafterf(y[last], INFINITY);
+}
+static oz_status op_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n, oz_form form, oz_err *err) {
+    return right_ops.pack(out, d, w, 0, n, form, err);
+}
+static void op_gather(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t row0, int64_t n_rows, int64_t n) {
+    right_ops.gather(d, y, ld_y, x, n, row0, n_rows, n);
+}
+static void op_kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld) { right_ops.kv_write(d, kv, k, k, ld); }
+static void op_rope_table(oz_dev *d, float *c, float *s, const float *inv, int64_t half, float factor) {
+    right_ops.rope_table(d, c, s, inv, half, factor);
+    const oz_seg *seg = oz_cpu(d)->batch->segs;
+    for (int64_t i = 0; i < half; i++) c[i] = (float)cos((double)seg->pos0 * inv[i]) * factor; /* the angle not rounded to f32 */
+}
+static void op_quantize(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
+    right_ops.quantize(d, y, x, ld_x, n_tok, n);
+    y->scales[n_tok - 1] = y->scales[0];
+}
+static void op_norm(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, const float *w, int64_t n_tok, int64_t n_vec, int64_t dim, float eps) {
+    right_ops.norm(d, y, ld_y, x, ld_x, w, n_tok, 1, n_vec * dim > 0 ? dim : 0, eps);
+}
+static void op_attention(oz_dev *d, const oz_attn_args *a) {
+    oz_batch last = *oz_cpu(d)->batch;
+    const oz_batch *all = oz_cpu(d)->batch;
+    last.n_segs -= last.n_segs > 1;
+    oz_cpu(d)->batch = &last;
+    right_ops.attention(d, a);
+    oz_cpu(d)->batch = all;
+}
+static void op_sink_stat(oz_dev *d, oz_row_stat *out, const float *x, int64_t ld, const int32_t *targets, int64_t n_rows, int64_t vocab) {
+    right_ops.sink_stat(d, out, x, vocab, targets, n_rows, vocab);
+}
+
+/* ---- the table ---- */
+
+typedef enum target { GEMM, PACK, GET_ROW, SLOT, OP } target;
+typedef struct mutation {
+    const char *what, *suite; /* suite "gemm": each (kind, form) in `kinds` and `forms` */
+    target target;
+    size_t offset;            /* of the pointer in oz_cpu_table or oz_ops */
+    void (*fn)(void);
+    unsigned kinds, forms;
+} mutation;
+
+#define FN(f) ((void (*)(void))(f))
+#define ALL 0xffu
+#define SCALED (1u << OZ_WKIND_I8 | 1u << OZ_WKIND_I4 | 1u << OZ_WKIND_F8)
+#define WEIGHT_ONLY (1u << OZ_FORM_F32)
+#define ACTIVATIONS (1u << OZ_FORM_Q8 | 1u << OZ_FORM_F8)
+#define IN_TABLE(slot, what, f) {what, #slot, SLOT, offsetof(oz_cpu_table, slot), FN(f), 0, 0}
+#define IN_OPS(slot, suite, what, f) {what, suite, OP, offsetof(oz_ops, slot), FN(f), 0, 0}
+
+static const mutation mutations[] = {
+    {"group 0's scale everywhere", "gemm", GEMM, 0, FN(gemm_group_0), SCALED, WEIGHT_ONLY},
+    {"the neighbour row's scale", "gemm", GEMM, 0, FN(gemm_neighbour), SCALED, ALL},
+    {"the last column dropped", "gemm", GEMM, 0, FN(gemm_tail), ALL, ALL},
+    {"no bias", "gemm", GEMM, 0, FN(gemm_bias), ALL, ALL},
+    {"no offsets", "gemm", GEMM, 0, FN(gemm_offsets), SCALED, WEIGHT_ONLY},
+    {"the first token's scale for all", "gemm", GEMM, 0, FN(gemm_token_scale), ALL, ACTIVATIONS},
+    {"the last row not written", "gemm", GEMM, 0, FN(gemm_last_row), ALL, ALL},
+    {"a row past the last written", "gemm", GEMM, 0, FN(gemm_past_end), ALL, ALL},
+    {"a last bit that depends on the batch", "gemm", GEMM, 0, FN(gemm_company), ALL, ALL},
+    {"two rows of a panel swapped in packing", "gemm", PACK, 0, FN(pack_swapped), ALL, ALL},
+    {"the next row read back", "gemm", GET_ROW, 0, FN(get_row_next), ALL, ALL},
+    IN_TABLE(norm, "half the epsilon", norm_eps),
+    IN_TABLE(norm, "the mean of one element less", norm_count),
+    IN_TABLE(norm, "no weight on the last element", norm_weight),
+    IN_TABLE(quantize_q8, "times the reciprocal", q8_reciprocal),
+    IN_TABLE(quantize_q8, "rounds toward zero", q8_truncate),
+    IN_TABLE(quantize_q8, "amax / 127.5", q8_range),
+    IN_TABLE(quantize_q8, "amax without the last element", q8_tail),
+    IN_TABLE(quantize_f8, "subnormals flushed", f8_flush),
+    IN_TABLE(quantize_f8, "ties away from zero", f8_away),
+    IN_TABLE(quantize_f8, "no least scale", f8_floor),
+    IN_TABLE(rope, "neighbouring pairs", rope_pairs),
+    IN_TABLE(rope, "turns the other way", rope_sign),
+    IN_TABLE(rope, "the last element not turned", rope_tail),
+    IN_TABLE(silu_mul, "no gate on the last element", silu_up),
+    IN_TABLE(silu_mul, "zero below -16", silu_clamp),
+    IN_TABLE(silu_mul, "no tail", silu_tail),
+    IN_TABLE(add, "no tail", add_tail),
+    IN_TABLE(add, "one element too many", add_past),
+    IN_TABLE(attention, "one key too few", attn_key),
+    IN_TABLE(attention, "a window one key short", attn_window),
+    IN_TABLE(attention, "no window", attn_no_window),
+    IN_TABLE(attention, "a scale off by 0.1 %", attn_scale),
+    IN_TABLE(attention, "keys taken for values", attn_values),
+    IN_TABLE(attention, "the block table ignored", attn_blocks),
+    IN_TABLE(attention, "a last bit that depends on the batch", attn_company),
+    IN_TABLE(stat, "the last of equal maxima", stat_ties),
+    IN_TABLE(stat, "sums rounded to f32", stat_f32),
+    IN_TABLE(stat, "the target's neighbour", stat_target),
+    IN_TABLE(kl, "the other way round", kl_swapped),
+    IN_TABLE(kl, "off by 1e-8", kl_f32),
+    IN_TABLE(kl, "NaN from an excluded token", kl_infinite),
+    IN_TABLE(kl, "the reference's probability for both", kl_target),
+    IN_OPS(linear, "op_linear", "the first part's bias only", op_linear_bias),
+    IN_OPS(linear, "op_linear", "parts in reverse", op_linear_order),
+    IN_OPS(embed, "op_embed", "a last bit of the last row", op_embed),
+    IN_OPS(pack, "op_pack", "the first row of a slice ignored", op_pack),
+    IN_OPS(gather, "op_gather", "the distance between rows ignored", op_gather),
+    IN_OPS(kv_write, "op_kv_write", "keys written as values", op_kv_write),
+    IN_OPS(rope_table, "op_rope_table", "the angle not rounded to f32", op_rope_table),
+    IN_OPS(quantize, "op_rows", "the first token's scale for the last", op_quantize),
+    IN_OPS(norm, "op_rows", "one head only", op_norm),
+    IN_OPS(attention, "op_attention", "the last sequence left out", op_attention),
+    IN_OPS(sink_stat, "op_sinks", "the distance between rows ignored", op_sink_stat),
+};
+
+static const char *const kind_names[OZ_WKIND_COUNT] = {"f32", "f16", "bf16", "i8", "i4", "f8"};
+static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8"};
+
+static void apply(ck *c, const mutation *m, int kind, int form) {
+    oz_cpu_table *t = &c->dev.table;
+    right = *t;
+    right_ops = wrong_ops = oz_cpu_ops;
+    if (m->target == GEMM || m->target == PACK || m->target == GET_ROW) {
+        oz_gemm_row *row = &t->gemm[kind][form];
+        current = *row;
+        if (m->target == GEMM) row->gemm = (void (*)(const oz_gemm_task *, int64_t, int64_t))m->fn;
+        if (m->target == PACK) row->pack = (void (*)(uint8_t *, const float *, int64_t))m->fn;
+        if (m->target == GET_ROW) row->get_row = (void (*)(float *, const oz_cpu_packed *, int64_t))m->fn;
+    } else {
+        memcpy((char *)(m->target == OP ? (void *)&wrong_ops : (void *)t) + m->offset, &m->fn, sizeof m->fn);
+    }
+    c->dev.head.ops = c->many.head.ops = &wrong_ops;
+    c->many.table = *t;
+}
+
+/* False: the suite stayed green under the mutation. */
+static bool caught(const char *level, const mutation *m, const char *slot, int kind, int form, uint64_t seed) {
+    ck c;
+    oz_err err = {0};
+    if (ck_init(&c, level, seed, &err) != OZ_OK) return false;
+    c.quiet = true;
+    apply(&c, m, kind, form);
+    for (const ck_suite *s = ck_suites; s->slot; s++) {
+        if (strcmp(s->slot, slot)) continue;
+        c.slot = slot;
+        s->run(&c);
+    }
+    printf("%-8s %-5s %-14s %-40s %lld deviations\n", c.n_fail ? "caught" : "ESCAPED", level, slot, m->what, (long long)c.n_fail);
+    ck_deinit(&c);
+    return c.n_fail > 0;
+}
+
+static int run_mutation(const char *level, const mutation *m, uint64_t seed) {
+    if (strcmp(m->suite, "gemm")) return !caught(level, m, m->suite, 0, 0, seed);
+    int escaped = 0;
+    oz_cpu_table t;
+    oz_cpu_table_init(&t, level, NULL);
+    for (int kind = 0; kind < OZ_WKIND_COUNT; kind++) {
+        for (int form = 0; form <= OZ_FORM_F8; form++) {
+            char slot[32];
+            if (!t.gemm[kind][form].gemm || !(m->kinds >> kind & 1) || !(m->forms >> form & 1)) continue;
+            snprintf(slot, sizeof slot, "gemm_%s_%s", kind_names[kind], form_names[form]);
+            escaped += !caught(level, m, slot, kind, form, seed);
+        }
+    }
+    return escaped;
+}
+
+int ck_mutations(uint64_t seed) {
+    int escaped = 0;
+    for (const char *const *level = oz_cpu_levels(); *level; level++) {
+        for (int i = 0; i < CK_COUNT(mutations); i++) escaped += run_mutation(*level, &mutations[i], seed);
+    }
+    printf("%d escaped\n", escaped);
+    return escaped;
+}
