@@ -26,7 +26,7 @@ static oz_status schemes_open(scheme_list *s, const oz_ckpt *c, oz_err *err) {
         const oz_arch_tensor *t = &s->arch.items[i];
         if (t->cols == 0) continue;
         s->role[s->n] = (int)t->role;
-        s->mods[s->n++] = (oz_module){t->module, t->class_name, t->rows, t->cols};
+        s->mods[s->n++] = oz_arch_module(t, c);
     }
     return oz_scheme_resolve(s->schemes, oz_ckpt_config(c), s->mods, s->n, err);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "kernel/cpu.h"
+#include "kernel/step.h"
 
 enum {
     INLINE_WORK = 1 << 15, /* element operations; some microseconds */
@@ -257,6 +258,103 @@ static void attention(oz_dev *d, const oz_attn_args *a) {
     split(d, threads, work * a->n_heads * a->kv->head_dim / threads, attn_items, &j);
 }
 
+/* ---- experts ---- */
+
+typedef struct expert_job {
+    const oz_cpu_table *table;
+    const oz_route *r;
+    float *y; int64_t ld_y;
+    const float *x; int64_t ld_x;
+    int64_t n;
+} expert_job;
+
+static void route_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const expert_job *j = arg;
+    const oz_route *r = j->r;
+    for (int64_t t = begin; t < end; t++) j->table->route(r->experts + t * r->top_k, r->weights + t * r->top_k, j->x + t * j->ld_x, r->n_experts, r->top_k);
+}
+
+static void route(oz_dev *d, const oz_route *r, const float *logits, int64_t ld, int64_t n_tok) {
+    expert_job j = {.table = &oz_cpu(d)->table, .r = r, .x = logits, .ld_x = ld};
+    split(d, n_tok, (r->top_k + 8) * r->n_experts, route_rows, &j);
+}
+
+/* By counting. While rows are given out, starts[e + 1] is the next one of expert e; at the end it is where expert e + 1 begins. */
+static void sort(oz_dev *d, const oz_route *r, int64_t n_tok) {
+    const int64_t n_pairs = n_tok * r->top_k;
+    memset(r->starts, 0, (size_t)(r->n_experts + 1) * sizeof *r->starts);
+    for (int64_t p = 0; p < n_pairs; p++) r->starts[r->experts[p] + 1]++;
+    for (int32_t e = 1, next = 0; e <= r->n_experts; e++) {
+        const int32_t count = r->starts[e];
+        r->starts[e] = next;
+        next += count;
+    }
+    for (int32_t p = 0; p < n_pairs; p++) {
+        const int32_t row = r->starts[r->experts[p] + 1]++;
+        r->pairs[row] = p;
+        r->rows[p] = row;
+    }
+}
+
+static void spread_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const expert_job *j = arg;
+    for (int64_t i = begin; i < end; i++) memcpy(j->y + i * j->ld_y, j->x + j->r->pairs[i] / j->r->top_k * j->ld_x, (size_t)j->n * sizeof *j->y);
+}
+
+static void spread(oz_dev *d, const oz_route *r, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
+    expert_job j = {.r = r, .y = y, .ld_y = ld_y, .x = x, .ld_x = ld_x, .n = n};
+    split(d, n_tok * r->top_k, n, spread_rows, &j);
+}
+
+static int64_t expert_rows(const oz_route *r, int64_t e) { return r->starts[e + 1] - r->starts[e]; }
+
+/* Of `n` things that cost `each`, numbered from `first`, how many begin before unit `at`. */
+static int64_t begun(int64_t at, int64_t first, int64_t each, int64_t n) {
+    const int64_t i = at <= first ? 0 : (at - first + each - 1) / each;
+    return i < n ? i : n;
+}
+
+/* Work is counted in (panel, row) units, so that threads get equal shares however uneven the groups are; a thread takes the panels that begin in its
+ * share. An expert without rows has no units. */
+static void grouped_panels(void *arg, int thread, int64_t begin, int64_t end) {
+    const oz_grouped_args *a = arg;
+    int64_t first = 0;
+    for (int64_t e = 0; e < a->route->n_experts; e++) {
+        const oz_cpu_packed *w = packed(a->experts[e]);
+        const int64_t n_rows = expert_rows(a->route, e), row0 = a->route->starts[e];
+        if (n_rows == 0) continue;
+        const int64_t lo = begun(begin, first, n_rows, w->n_panels), hi = begun(end, first, n_rows, w->n_panels);
+        if (lo < hi) {
+            oz_rows x = a->x;
+            x.data = (uint8_t *)x.data + row0 * x.ld * form_bytes(x.form);
+            if (x.scales) x.scales += row0;
+            w->row->gemm(&(oz_gemm_task){w, NULL, x, a->y + row0 * a->ld_y, a->ld_y, n_rows}, lo, hi);
+        }
+        first += w->n_panels * n_rows;
+    }
+}
+
+static void grouped_linear(oz_dev *d, const oz_grouped_args *a) {
+    int64_t units = 0, work = 0;
+    for (int64_t e = 0; e < a->route->n_experts; e++) {
+        const oz_cpu_packed *w = packed(a->experts[e]);
+        units += w->n_panels * expert_rows(a->route, e);
+        work += w->head.rows * w->head.cols * expert_rows(a->route, e);
+    }
+    if (units > 0) split(d, units, work / units, grouped_panels, (void *)(uintptr_t)a);
+}
+
+static void combine_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const expert_job *j = arg;
+    const int64_t k = j->r->top_k;
+    for (int64_t t = begin; t < end; t++) j->table->combine(j->y + t * j->ld_y, j->x, j->ld_x, j->r->rows + t * k, j->r->weights + t * k, k, j->n);
+}
+
+static void combine(oz_dev *d, const oz_route *r, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
+    expert_job j = {.table = &oz_cpu(d)->table, .r = r, .y = y, .ld_y = ld_y, .x = x, .ld_x = ld_x, .n = n};
+    split(d, n_tok, r->top_k * n, combine_rows, &j);
+}
+
 /* ---- sinks ---- */
 
 typedef struct sink_job {
@@ -297,5 +395,7 @@ const oz_ops oz_cpu_ops = {
     .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = form_bytes,
     .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
     .embed = embed, .norm = norm, .quantize = quantize, .linear = linear, .rope_table = rope_table, .rope = rope, .kv_write = kv_write,
-    .attention = attention, .silu_mul = silu_mul, .add = add, .gather = gather, .sink_stat = sink_stat, .sink_kl = sink_kl,
+    .attention = attention, .silu_mul = silu_mul, .add = add, .gather = gather,
+    .route = route, .sort = sort, .spread = spread, .grouped_linear = grouped_linear, .combine = combine,
+    .sink_stat = sink_stat, .sink_kl = sink_kl,
 };

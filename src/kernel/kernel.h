@@ -76,6 +76,8 @@ typedef struct oz_kl_stat { double kl, nll_ref, nll, p_ref, p; int32_t argmax_re
 
 /* model/'s compiled steps (kernel/step.h), and a device's own version of them. */
 typedef struct oz_program oz_program;
+typedef struct oz_route oz_route;
+typedef struct oz_grouped_args oz_grouped_args;
 typedef struct oz_lowered oz_lowered;
 typedef enum oz_steps { OZ_STEPS_LAYERS, OZ_STEPS_HEAD } oz_steps;
 
@@ -110,6 +112,13 @@ typedef struct oz_ops {
     void (*add)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n); /* y += x */
     /* y's rows are the batch's rows [row0, row0 + n_rows) of x */
     void (*gather)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t row0, int64_t n_rows, int64_t n);
+    /* A mixture of experts. The weights are the softmax over all experts, of the top_k chosen ones and divided by their sum. spread gives every sorted
+     * row its token's x. combine sums a token's rows times their weights, in the order of its slots: y does not depend on other tokens. */
+    void (*route)(oz_dev *d, const oz_route *r, const float *logits, int64_t ld, int64_t n_tok);
+    void (*sort)(oz_dev *d, const oz_route *r, int64_t n_tok);
+    void (*spread)(oz_dev *d, const oz_route *r, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
+    void (*grouped_linear)(oz_dev *d, const oz_grouped_args *a);
+    void (*combine)(oz_dev *d, const oz_route *r, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
     /* sinks: reduce rows of logits [n_rows, vocab] in place of keeping them. targets host or NULL; out host. Sums in f64. */
     void (*sink_stat)(oz_dev *d, oz_row_stat *out, const float *logits, int64_t ld, const int32_t *targets, int64_t n_rows, int64_t vocab);
     void (*sink_kl)(oz_dev *d, oz_kl_stat *out, const float *ref, const float *logits, int64_t ld, const int32_t *targets, int64_t n_rows, int64_t vocab);

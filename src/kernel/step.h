@@ -5,15 +5,33 @@
 #define OZ_KERNEL_STEP_H
 #include "kernel/kernel.h"
 
+/* Where a call's tokens go in a mixture of experts, written by route and sort. A pair is (token, slot), token * top_k + slot; sorted by
+ * expert, those of one in order, pairs are the rows that grouped_linear works on. */
+struct oz_route {
+    int64_t n_experts, top_k;
+    int32_t *experts; float *weights; /* [pairs]: a token's experts from the likeliest down, ties to the lower number; weights of a token sum to 1 */
+    int32_t *pairs, *rows;            /* [pairs]: the pair of a sorted row, the sorted row of a pair */
+    int32_t *starts;                  /* [n_experts + 1]: expert e has the sorted rows [starts[e], starts[e + 1]) */
+};
+
+struct oz_grouped_args {
+    const oz_packed *const *experts;  /* host, [n_experts], of one shape and form */
+    const oz_route *route;
+    oz_rows x;                        /* sorted rows */
+    float *y; int64_t ld_y;
+    int64_t n_tok;
+};
+
 typedef enum oz_op {
     OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_KV_WRITE, OZ_OP_ATTENTION,
-    OZ_OP_SILU_MUL, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER, OZ_OP_COUNT
+    OZ_OP_SILU_MUL, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER,
+    OZ_OP_ROUTE, OZ_OP_SORT, OZ_OP_SPREAD, OZ_OP_GROUPED, OZ_OP_COMBINE, OZ_OP_COUNT
 } oz_op;
 
-/* Buffers of a call, [max_tok, width], typed. X16 holds rows rounded to the model's 16-bit type. */
+/* Buffers of a call, [max_tok, width], typed; where the model has experts, those that hold (token, slot) pairs have top_k times the rows. X16 holds rows rounded to the model's 16-bit type. */
 typedef enum oz_bufid {
     OZ_BUF_RESIDUAL, OZ_BUF_X, OZ_BUF_Q8, OZ_BUF_F8, OZ_BUF_X16, OZ_BUF_QKV, OZ_BUF_ATTN, OZ_BUF_OUT, OZ_BUF_GATE_UP, OZ_BUF_FFN,
-    OZ_BUF_ROWS, OZ_BUF_LOGITS, OZ_BUF_COUNT
+    OZ_BUF_ROUTER, OZ_BUF_PAIRS, OZ_BUF_ROWS, OZ_BUF_LOGITS, OZ_BUF_COUNT
 } oz_bufid;
 
 typedef struct oz_step {
@@ -25,7 +43,8 @@ typedef struct oz_step {
     int64_t n_heads;
     oz_form form;               /* of src, for LINEAR; of dst, for QUANTIZE */
     const float *vec;           /* norm weight */
-    int part0, n_parts;         /* LINEAR, TAP: indices into the program's linears */
+    int part0, n_parts;         /* LINEAR, TAP: indices into the program's linears; GROUPED: one an expert */
+    int64_t tok_rows;           /* rows a token: 1, or top_k where they are pairs */
     unsigned tap;               /* TAP: its kind (model.h) */
     int64_t window;
 } oz_step;
@@ -36,6 +55,8 @@ typedef struct oz_step_buf { oz_form form; int64_t width, rows; void *data; floa
 struct oz_program {
     oz_step *steps; int n, n_layers_end;  /* steps [n_layers_end, n) make logits of gathered rows */
     oz_linear *linears; int n_linears;
+    const oz_packed **packed;             /* [n_linears]: of linears */
+    oz_route route;                       /* empty without experts */
     oz_step_buf bufs[OZ_BUF_COUNT];
     float *rope_cos, *rope_sin, *inv_freq;
     float norm_eps, attn_scale;

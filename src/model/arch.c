@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-static const oz_arch *const registry[] = {&oz_arch_llama, &oz_arch_qwen3};
+static const oz_arch *const registry[] = {&oz_arch_llama, &oz_arch_mixtral, &oz_arch_qwen3};
 
 const oz_arch_row oz_rows_top[] = {
     {"model.embed_tokens", "Embedding", OZ_SLOT_EMBED, OZ_ROLE_EMBED, OZ_DIM_VOCAB, OZ_DIM_HIDDEN, 0, 0, 0},
@@ -35,9 +35,12 @@ const oz_arch_row oz_rows_gated_ffn[] = {
     {0}};
 
 const char *oz_role_name(oz_role r) {
-    static const char *const names[OZ_ROLE_COUNT] = {"embed", "head", "norm", "attn_q", "attn_k", "attn_v", "attn_o", "ffn_gate", "ffn_up", "ffn_down"};
+    static const char *const names[OZ_ROLE_COUNT] = {"embed", "head", "norm", "attn_q", "attn_k", "attn_v", "attn_o", "ffn_gate", "ffn_up", "ffn_down",
+                                                      "router", "expert_gate", "expert_up", "expert_down"};
     return names[r];
 }
+
+bool oz_role_by_name(oz_role r) { return r == OZ_ROLE_HEAD || r == OZ_ROLE_ROUTER; }
 
 int64_t oz_dim_get(const oz_dims *d, oz_dim dim) {
     switch (dim) {
@@ -47,6 +50,7 @@ int64_t oz_dim_get(const oz_dims *d, oz_dim dim) {
     case OZ_DIM_Q: return d->n_heads * d->head_dim;
     case OZ_DIM_KV: return d->n_heads_kv * d->head_dim;
     case OZ_DIM_HEAD: return d->head_dim;
+    case OZ_DIM_EXPERTS: return d->n_experts;
     case OZ_DIM_NONE: break;
     }
     return 0;
@@ -165,7 +169,7 @@ oz_status oz_arch_read(const oz_arch **arch, oz_dims *dims, const json_t *config
     *arch = NULL;
     for (size_t i = 0; i < sizeof registry / sizeof *registry; i++)
         if (strcmp(registry[i]->model_type, type) == 0) *arch = registry[i];
-    OZ_NEED(*arch, err, OZ_E_UNSUPPORTED, "config.json.model_type: \"%s\" is not run here; known: llama, qwen3", type);
+    OZ_NEED(*arch, err, OZ_E_UNSUPPORTED, "config.json.model_type: \"%s\" is not run here; known: llama, mixtral, qwen3", type);
     *dims = (oz_dims){0};
     OZ_TRY(dims_read(dims, config, err));
     return (*arch)->config(dims, config, err);
@@ -184,16 +188,17 @@ oz_dtype oz_arch_dtype(const json_t *config) {
 
 /* ---- the list of tensors ---- */
 
-static void list_add(oz_arch_list *l, size_t *cap, const oz_dims *d, const oz_arch_row *row, int layer, bool is_bias) {
+static void list_add(oz_arch_list *l, size_t *cap, const oz_dims *d, const oz_arch_row *row, int layer, int expert, bool is_bias) {
     oz_grow((void **)&l->items, cap, l->n + 1, sizeof *l->items);
     char module[256];
-    snprintf(module, sizeof module, row->module, layer);
+    snprintf(module, sizeof module, row->module, layer, expert);
     l->items[l->n++] = (oz_arch_tensor){
         .name = oz_asprintf("%s.%s", module, is_bias ? "bias" : "weight"),
         .module = oz_strdup(module),
         .class_name = row->class_name,
         .role = row->role,
         .layer = layer,
+        .expert = expert,
         .is_bias = is_bias,
         .rows = oz_dim_get(d, row->rows),
         .cols = is_bias ? 0 : oz_dim_get(d, row->cols),
@@ -205,8 +210,9 @@ static void list_table(oz_arch_list *l, size_t *cap, const oz_dims *d, const oz_
     for (const oz_arch_row *r = table; r->module; r++) {
         if ((layer >= 0) != (r->slot >= OZ_SLOT_PER_LAYER)) continue;
         if ((d->features & r->need) != r->need || (d->features & r->unless)) continue;
-        list_add(l, cap, d, r, layer, false);
-        if (d->features & r->bias) list_add(l, cap, d, r, layer, true);
+        const bool per_expert = r->slot >= OZ_SLOT_PER_EXPERT;
+        for (int e = 0; e < (per_expert ? d->n_experts : 1); e++) list_add(l, cap, d, r, layer, per_expert ? e : -1, false);
+        if (d->features & r->bias) list_add(l, cap, d, r, layer, -1, true);
     }
 }
 
@@ -228,4 +234,10 @@ void oz_arch_list_deinit(oz_arch_list *l) {
     }
     oz_free(l->items);
     *l = (oz_arch_list){0};
+}
+
+oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c) {
+    oz_module m = {t->module, t->class_name, t->rows, t->cols};
+    if (t->role == OZ_ROLE_ROUTER && !oz_scheme_is_stored(c, &m)) m.class_name = "Router";
+    return m;
 }

@@ -1,4 +1,6 @@
 /* The plain executor: the forward pass, once. It walks the plan and calls the device's operations; it allocates nothing. */
+#include <stddef.h>
+#include <string.h>
 #include "model/internal.h"
 
 static float *col(const oz_step_buf *b, int64_t c) { return (float *)b->data + c; }
@@ -14,7 +16,7 @@ static void run_rope_table(const oz_exec *x, const oz_step *s) {
     oz_dev_ops(x->dev)->rope_table(x->dev, p->rope_cos, p->rope_sin, p->inv_freq, s->n / 2, 1.0f);
 }
 
-static int64_t step_rows(const oz_exec *x, const oz_step *s) { return s->src == OZ_BUF_ROWS || s->op == OZ_OP_GATHER ? x->n_rows : x->call->n_tok; }
+static int64_t step_rows(const oz_exec *x, const oz_step *s) { return s->src == OZ_BUF_ROWS || s->op == OZ_OP_GATHER ? x->n_rows : x->call->n_tok * s->tok_rows; }
 
 static void run_norm(const oz_exec *x, const oz_step *s) {
     const oz_program *p = x->p;
@@ -65,7 +67,7 @@ static void run_attention(const oz_exec *x, const oz_step *s) {
 static void run_silu_mul(const oz_exec *x, const oz_step *s) {
     const oz_program *p = x->p;
     const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
-    oz_dev_ops(x->dev)->silu_mul(x->dev, col(d, s->dst_col), d->width, col(b, 0), col(b, s->n), b->width, x->call->n_tok, s->n);
+    oz_dev_ops(x->dev)->silu_mul(x->dev, col(d, s->dst_col), d->width, col(b, 0), col(b, s->n), b->width, step_rows(x, s), s->n);
 }
 
 static void run_add(const oz_exec *x, const oz_step *s) {
@@ -87,14 +89,54 @@ static void run_gather(const oz_exec *x, const oz_step *s) {
     oz_dev_ops(x->dev)->gather(x->dev, col(d, 0), d->width, col(b, 0), b->width, x->row0, x->n_rows, s->n);
 }
 
-static void (*const runners[OZ_OP_COUNT])(const oz_exec *, const oz_step *) = {
-    run_embed, run_rope_table, run_norm, run_quantize, run_linear, run_rope, run_kv_write, run_attention, run_silu_mul, run_add, run_tap, run_gather};
+static void run_route(const oz_exec *x, const oz_step *s) {
+    const oz_step_buf *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->route(x->dev, &x->p->route, col(b, 0), b->width, x->call->n_tok);
+}
+
+static void run_sort(const oz_exec *x, const oz_step *s) { oz_dev_ops(x->dev)->sort(x->dev, &x->p->route, x->call->n_tok); }
+
+static void run_spread(const oz_exec *x, const oz_step *s) {
+    const oz_step_buf *d = &x->p->bufs[s->dst], *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->spread(x->dev, &x->p->route, col(d, 0), d->width, col(b, 0), b->width, x->call->n_tok, s->n);
+}
+
+static void run_grouped(const oz_exec *x, const oz_step *s) {
+    const oz_program *p = x->p;
+    const oz_step_buf *d = &p->bufs[s->dst];
+    oz_dev_ops(x->dev)->grouped_linear(x->dev, &(oz_grouped_args){p->packed + s->part0, &p->route, rows_of(&p->bufs[s->src]), col(d, s->dst_col), d->width, x->call->n_tok});
+}
+
+static void run_combine(const oz_exec *x, const oz_step *s) {
+    const oz_step_buf *d = &x->p->bufs[s->dst], *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->combine(x->dev, &x->p->route, col(d, 0), d->width, col(b, 0), b->width, x->call->n_tok, s->n);
+}
+
+/* Each op's runner, and the operation of the device that it calls. */
+#define ROW(fn, slot) {fn, offsetof(oz_ops, slot)}
+static const struct { void (*run)(const oz_exec *, const oz_step *); size_t slot; } runners[OZ_OP_COUNT] = {
+    [OZ_OP_EMBED] = ROW(run_embed, embed), [OZ_OP_ROPE_TABLE] = ROW(run_rope_table, rope_table), [OZ_OP_NORM] = ROW(run_norm, norm),
+    [OZ_OP_QUANTIZE] = ROW(run_quantize, quantize), [OZ_OP_LINEAR] = ROW(run_linear, linear), [OZ_OP_ROPE] = ROW(run_rope, rope),
+    [OZ_OP_KV_WRITE] = ROW(run_kv_write, kv_write), [OZ_OP_ATTENTION] = ROW(run_attention, attention), [OZ_OP_SILU_MUL] = ROW(run_silu_mul, silu_mul),
+    [OZ_OP_ADD] = ROW(run_add, add), [OZ_OP_TAP] = ROW(run_tap, download), [OZ_OP_GATHER] = ROW(run_gather, gather),
+    [OZ_OP_ROUTE] = ROW(run_route, route), [OZ_OP_SORT] = ROW(run_sort, sort), [OZ_OP_SPREAD] = ROW(run_spread, spread),
+    [OZ_OP_GROUPED] = ROW(run_grouped, grouped_linear), [OZ_OP_COMBINE] = ROW(run_combine, combine)};
+
+oz_status oz_exec_check(const oz_dev *dev, const oz_program *p, oz_err *err) {
+    for (int i = 0; i < p->n; i++) {
+        const oz_step *s = &p->steps[i];
+        void *slot; /* a function, of which only the presence counts */
+        memcpy(&slot, (const char *)oz_dev_ops(dev) + runners[s->op].slot, sizeof slot);
+        OZ_NEED(slot, err, OZ_E_UNSUPPORTED, "layer %d: this device (%s) has no operation \"%s\"", s->layer, oz_dev_describe(dev), oz_op_name(s->op));
+    }
+    return OZ_OK;
+}
 
 void oz_exec_steps(const oz_exec *x, int begin, int end) {
     const int64_t l0 = x->call->layer_begin, l1 = x->call->layer_end ? x->call->layer_end : x->p->layer_end;
     for (int i = begin; i < end; i++) {
         const oz_step *s = &x->p->steps[i];
         if (s->layer >= 0 ? s->layer < l0 || s->layer >= l1 : s->op == OZ_OP_EMBED && l0 > 0) continue;
-        runners[s->op](x, s);
+        runners[s->op].run(x, s);
     }
 }

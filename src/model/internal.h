@@ -18,6 +18,7 @@ enum { OZ_F_ATTN_BIAS = 1, OZ_F_MLP_BIAS = 2, OZ_F_TIED = 4, OZ_F_QK_NORM = 8 };
 typedef struct oz_dims {
     int64_t vocab_size, hidden_size, intermediate_size, n_layers, n_heads, n_heads_kv, head_dim, max_position;
     int64_t window, window_from; /* window 0: none; layers >= window_from have it */
+    int64_t n_experts, top_k;    /* 0: no mixture of experts */
     double rms_norm_eps;
     oz_rope_cfg rope;
     unsigned features;
@@ -25,27 +26,29 @@ typedef struct oz_dims {
     int n_eos;
 } oz_dims;
 
-/* Where a tensor goes. Slots up to OZ_SLOT_PER_LAYER are the model's, the others each layer's. */
+/* Where a tensor goes. Slots up to OZ_SLOT_PER_LAYER are the model's, the others each layer's; those from OZ_SLOT_PER_EXPERT on hold n_experts
+ * matrices, neighbours in the program's linears, of which the slot has the first. */
 typedef enum oz_slot {
     OZ_SLOT_EMBED, OZ_SLOT_FINAL_NORM, OZ_SLOT_HEAD, OZ_SLOT_PER_LAYER,
     OZ_SLOT_ATTN_NORM = OZ_SLOT_PER_LAYER, OZ_SLOT_Q, OZ_SLOT_K, OZ_SLOT_V, OZ_SLOT_O, OZ_SLOT_Q_NORM, OZ_SLOT_K_NORM,
-    OZ_SLOT_FFN_NORM, OZ_SLOT_GATE, OZ_SLOT_UP, OZ_SLOT_DOWN, OZ_SLOT_COUNT
+    OZ_SLOT_FFN_NORM, OZ_SLOT_GATE, OZ_SLOT_UP, OZ_SLOT_DOWN, OZ_SLOT_ROUTER, OZ_SLOT_PER_EXPERT,
+    OZ_SLOT_EXPERT_GATE = OZ_SLOT_PER_EXPERT, OZ_SLOT_EXPERT_UP, OZ_SLOT_EXPERT_DOWN, OZ_SLOT_COUNT
 } oz_slot;
 
-typedef enum oz_dim { OZ_DIM_NONE, OZ_DIM_VOCAB, OZ_DIM_HIDDEN, OZ_DIM_FFN, OZ_DIM_Q, OZ_DIM_KV, OZ_DIM_HEAD } oz_dim;
+typedef enum oz_dim { OZ_DIM_NONE, OZ_DIM_VOCAB, OZ_DIM_HIDDEN, OZ_DIM_FFN, OZ_DIM_Q, OZ_DIM_KV, OZ_DIM_HEAD, OZ_DIM_EXPERTS } oz_dim;
 
-/* A row of a tensor table: names a module ("%d" is the layer), its slot, role, shape in config terms, and when it is there. */
+/* A row of a tensor table: names a module (the first "%d" is the layer, the second the expert), its slot, role, shape in config terms, and when it is there. */
 typedef struct oz_arch_row {
     const char *module, *class_name;
     oz_slot slot;
     oz_role role;
     oz_dim rows, cols;    /* cols NONE: a vector */
     unsigned need, unless; /* features that must be set, must not be set */
-    unsigned bias;         /* feature that gives it a bias, 0: none */
+    unsigned bias;         /* feature that gives it a bias, 0: none; experts have none */
 } oz_arch_row;
 
 typedef enum oz_mixer { OZ_MIXER_GQA } oz_mixer;
-typedef enum oz_ffn { OZ_FFN_GATED } oz_ffn;
+typedef enum oz_ffn { OZ_FFN_GATED, OZ_FFN_MOE } oz_ffn;
 typedef enum oz_layer_state { OZ_STATE_KV } oz_layer_state;
 typedef struct oz_layer_kind { oz_mixer mixer; oz_ffn ffn; oz_layer_state state; int64_t window; } oz_layer_kind;
 
@@ -56,7 +59,7 @@ typedef struct oz_arch {
     oz_status (*config)(oz_dims *d, const json_t *config, oz_err *err); /* after the shared keys were read */
     oz_layer_kind (*layer)(const oz_dims *d, int64_t layer);
 } oz_arch;
-extern const oz_arch oz_arch_llama, oz_arch_qwen3;
+extern const oz_arch oz_arch_llama, oz_arch_mixtral, oz_arch_qwen3;
 /* Tables that architectures share (arch.c). */
 extern const oz_arch_row oz_rows_top[], oz_rows_gqa[], oz_rows_qk_norm[], oz_rows_gated_ffn[];
 
@@ -100,6 +103,8 @@ typedef struct oz_exec {
     const oz_call *call;
     int64_t row0, n_rows;
 } oz_exec;
+/* Whether the device has an operation for every step: OZ_E_UNSUPPORTED names the first it has not. */
+oz_status oz_exec_check(const oz_dev *dev, const oz_program *p, oz_err *err);
 void oz_exec_steps(const oz_exec *x, int begin, int end);
 
 #endif

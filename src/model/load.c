@@ -49,7 +49,11 @@ static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor
     oz_grow((void **)&m->schemes, &m->cap_schemes, (size_t)m->program.n_linears + 1, sizeof *m->schemes);
     m->schemes[m->program.n_linears] = *scheme;
     *l = (oz_linear){oz_strdup(t->module), scheme->act == OZ_ACT_NONE ? m->plain_form : form_of_act[scheme->act], NULL, NULL};
-    slot_at(m, t)->linear = m->program.n_linears++;
+    oz_slot_ref *slot = slot_at(m, t);
+    if (t->expert <= 0) slot->linear = m->program.n_linears;
+    m->program.n_linears++;
+    OZ_NEED(m->program.linears[slot->linear].form == l->form, err, OZ_E_UNSUPPORTED,
+            "%s: scheme %s takes activations in another form than that of expert 0 (%s), whose product it shares", t->module, scheme->name, m->schemes[slot->linear].name);
     if (m->ops->pack(&l->packed, m->dev, &w, 0, t->rows, l->form, err) != OZ_OK) return oz_err_prefix(err, "%s (scheme %s)", t->module, scheme->name);
     oz_scheme_drop(c, &mod);
     m->info.weight_bytes += oz_packed_bytes(l->packed);
@@ -89,7 +93,7 @@ static oz_status schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_
     oz_scheme *found = oz_alloc_array(list->n + 1, sizeof *found);
     size_t n = 0;
     for (size_t i = 0; i < list->n; i++)
-        if (is_matrix(&list->items[i])) mods[n++] = (oz_module){list->items[i].module, list->items[i].class_name, list->items[i].rows, list->items[i].cols};
+        if (is_matrix(&list->items[i])) mods[n++] = oz_arch_module(&list->items[i], c);
     oz_status st = oz_scheme_resolve(found, oz_ckpt_config(c), mods, n, err);
     for (size_t i = 0, k = 0; i < list->n; i++) schemes[i] = is_matrix(&list->items[i]) ? found[k++] : OZ_SCHEME_DENSE;
     oz_free(mods);
@@ -121,9 +125,33 @@ static oz_status weights_load(oz_model *m, const oz_ckpt *c, const oz_arch_list 
     return st;
 }
 
+/* The route of a call's tokens, and the program's weights in a row for grouped products. */
+static oz_status route_new(oz_model *m, oz_err *err) {
+    oz_program *p = &m->program;
+    oz_route *r = &p->route;
+    r->n_experts = m->dims.n_experts, r->top_k = m->dims.top_k;
+    const size_t n_pairs = (size_t)(m->info.max_tok * r->top_k);
+    const struct { void **out; size_t n; } want[] = {{(void **)&r->experts, n_pairs}, {(void **)&r->weights, n_pairs}, {(void **)&r->pairs, n_pairs},
+                                                     {(void **)&r->rows, n_pairs}, {(void **)&r->starts, (size_t)r->n_experts + 1}};
+    for (size_t i = 0; r->n_experts && i < sizeof want / sizeof *want; i++) {
+        m->info.workspace_bytes += want[i].n * 4;
+        OZ_TRY(m->ops->mem_new(want[i].out, m->dev, want[i].n * 4, "workspace", err));
+    }
+    p->packed = oz_alloc_array((size_t)p->n_linears + 1, sizeof *p->packed);
+    for (int i = 0; i < p->n_linears; i++) p->packed[i] = p->linears[i].packed;
+    return OZ_OK;
+}
+
+static void route_free(oz_model *m) {
+    oz_route *r = &m->program.route;
+    void *const owned[] = {r->experts, r->weights, r->pairs, r->rows, r->starts};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) m->ops->mem_free(m->dev, owned[i]);
+    oz_free(m->program.packed);
+}
+
 static oz_status bufs_new(oz_model *m, oz_err *err) {
     const oz_dims *d = &m->dims;
-    const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->n_heads_kv * d->head_dim, t = m->info.max_tok;
+    const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->n_heads_kv * d->head_dim, t = m->info.max_tok, pairs = t * (d->top_k ? d->top_k : 1);
     int64_t widest = d->hidden_size > d->intermediate_size ? d->hidden_size : d->intermediate_size;
     if (n_q > widest) widest = n_q;
     m->program.head_rows = HEAD_CHUNK_BYTES / (d->vocab_size * (int64_t)sizeof(float));
@@ -133,16 +161,18 @@ static oz_status bufs_new(oz_model *m, oz_err *err) {
     for (int i = 0; i < m->program.n_linears; i++) used[m->program.linears[i].form] = true;
     const struct { oz_form form; int64_t width, rows; } want[OZ_BUF_COUNT] = {
         [OZ_BUF_RESIDUAL] = {OZ_FORM_F32, d->hidden_size, t}, [OZ_BUF_X] = {OZ_FORM_F32, d->hidden_size, t},
-        [OZ_BUF_Q8] = {OZ_FORM_Q8, widest, t},                [OZ_BUF_F8] = {OZ_FORM_F8, widest, t},
-        [OZ_BUF_X16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, widest, t},
+        [OZ_BUF_Q8] = {OZ_FORM_Q8, widest, pairs},            [OZ_BUF_F8] = {OZ_FORM_F8, widest, pairs},
+        [OZ_BUF_X16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, widest, pairs},
         [OZ_BUF_QKV] = {OZ_FORM_F32, n_q + 2 * n_kv, t},      [OZ_BUF_ATTN] = {OZ_FORM_F32, n_q, t},
-        [OZ_BUF_OUT] = {OZ_FORM_F32, d->hidden_size, t},      [OZ_BUF_GATE_UP] = {OZ_FORM_F32, 2 * d->intermediate_size, t},
-        [OZ_BUF_FFN] = {OZ_FORM_F32, d->intermediate_size, t}, [OZ_BUF_ROWS] = {OZ_FORM_F32, d->hidden_size, m->program.head_rows},
+        [OZ_BUF_OUT] = {OZ_FORM_F32, d->hidden_size, t},      [OZ_BUF_GATE_UP] = {OZ_FORM_F32, 2 * d->intermediate_size, pairs},
+        [OZ_BUF_FFN] = {OZ_FORM_F32, d->intermediate_size, pairs},
+        [OZ_BUF_ROUTER] = {OZ_FORM_F32, d->n_experts, t},     [OZ_BUF_PAIRS] = {OZ_FORM_F32, d->n_experts ? d->hidden_size : 0, pairs},
+        [OZ_BUF_ROWS] = {OZ_FORM_F32, d->hidden_size, m->program.head_rows},
         [OZ_BUF_LOGITS] = {OZ_FORM_F32, d->vocab_size, m->program.head_rows}};
     for (int i = 0; i < OZ_BUF_COUNT; i++) {
         oz_step_buf *b = &m->program.bufs[i];
         *b = (oz_step_buf){want[i].form, want[i].width, want[i].rows, NULL, NULL};
-        if (!used[b->form] || (m->headless && (i == OZ_BUF_ROWS || i == OZ_BUF_LOGITS))) continue;
+        if (!used[b->form] || b->width == 0 || (m->headless && (i == OZ_BUF_ROWS || i == OZ_BUF_LOGITS))) continue;
         size_t n_bytes = (size_t)b->rows * (size_t)b->width * (size_t)m->ops->form_bytes(b->form);
         m->info.workspace_bytes += n_bytes;
         OZ_TRY(m->ops->mem_new(&b->data, m->dev, n_bytes, "workspace", err));
@@ -179,6 +209,20 @@ static oz_status plain_form_choose(oz_form *out, oz_dev *dev, const oz_ckpt *ckp
     return OZ_OK;
 }
 
+/* Counts what a token costs in the n matrices of a slot, of which it meets `used`. */
+static void slot_count(oz_model *m, int first, int64_t n, int64_t used) {
+    size_t n_bytes = 0;
+    double flop = 0;
+    if (first < 0) return;
+    for (int64_t i = first; i < first + n; i++) {
+        const oz_packed *p = m->program.linears[i].packed;
+        n_bytes += oz_packed_bytes(p);
+        flop += 2.0 * (double)oz_packed_rows(p) * (double)oz_packed_cols(p);
+    }
+    m->info.stream_bytes += n_bytes / (size_t)n * (size_t)used;
+    m->info.flop_tok += flop / (double)n * (double)used;
+}
+
 static void info_fill(oz_model *m) {
     const oz_dims *d = &m->dims;
     oz_model_info *f = &m->info;
@@ -188,14 +232,11 @@ static void info_fill(oz_model *m) {
     f->bos_id = d->bos_id, f->n_eos = d->n_eos;
     memcpy(f->eos_ids, d->eos_ids, sizeof f->eos_ids);
     f->kv_bytes_tok = (size_t)(d->n_layers * 2 * d->n_heads_kv * d->head_dim) * sizeof(float);
-    const int embed = m->top[OZ_SLOT_EMBED].linear, head = m->top[OZ_SLOT_HEAD].linear;
-    for (int i = 0; i < m->program.n_linears; i++) {
-        const oz_packed *p = m->program.linears[i].packed;
-        if (i == embed && embed != head) continue; /* one row of it is read */
-        const double flop = 2.0 * (double)oz_packed_rows(p) * (double)oz_packed_cols(p);
-        f->stream_bytes += oz_packed_bytes(p);
-        f->flop_tok += flop;
-        if (i == head) f->head_flop_tok = flop;
+    slot_count(m, m->top[OZ_SLOT_HEAD].linear, 1, 1); /* of the embedding, one row is read */
+    f->head_flop_tok = f->flop_tok;
+    for (int64_t i = 0; i < d->n_layers * OZ_SLOT_COUNT; i++) {
+        const bool experts = i % OZ_SLOT_COUNT >= OZ_SLOT_PER_EXPERT;
+        slot_count(m, m->layers[i].linear, experts ? d->n_experts : 1, experts ? d->top_k : 1);
     }
 }
 
@@ -234,7 +275,9 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     if (st == OZ_OK) st = weights_load(m, ckpt, &list, schemes, err);
     if (st == OZ_OK && !m->headless && (dims.features & OZ_F_TIED)) tied_head_check(ckpt);
     if (st == OZ_OK) st = bufs_new(m, err);
+    if (st == OZ_OK) st = route_new(m, err);
     if (st == OZ_OK) st = oz_plan_compile(m, err);
+    if (st == OZ_OK) st = oz_exec_check(dev, &m->program, err);
     m->program.max_tok = m->info.max_tok;
     if (st == OZ_OK && m->ops->lower && !m->taps && !m->headless) st = m->ops->lower(&m->lowered, dev, &m->program, err);
     if (st == OZ_OK) info_fill(m);
@@ -258,6 +301,7 @@ void oz_model_close(oz_model **p) {
         m->ops->mem_free(m->dev, m->program.bufs[i].data);
         m->ops->mem_free(m->dev, m->program.bufs[i].scales);
     }
+    route_free(m);
     m->ops->mem_free(m->dev, m->program.rope_cos);
     m->ops->mem_free(m->dev, m->program.rope_sin);
     m->ops->mem_free(m->dev, m->program.inv_freq);

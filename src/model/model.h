@@ -11,16 +11,18 @@
 /* ---- architecture: what quantizers, planners and inspectors read of it, without a device ---- */
 typedef enum oz_role {
     OZ_ROLE_EMBED, OZ_ROLE_HEAD, OZ_ROLE_NORM, OZ_ROLE_ATTN_Q, OZ_ROLE_ATTN_K, OZ_ROLE_ATTN_V, OZ_ROLE_ATTN_O,
-    OZ_ROLE_FFN_GATE, OZ_ROLE_FFN_UP, OZ_ROLE_FFN_DOWN, OZ_ROLE_COUNT
+    OZ_ROLE_FFN_GATE, OZ_ROLE_FFN_UP, OZ_ROLE_FFN_DOWN, OZ_ROLE_ROUTER, OZ_ROLE_EXPERT_GATE, OZ_ROLE_EXPERT_UP, OZ_ROLE_EXPERT_DOWN, OZ_ROLE_COUNT
 } oz_role;
 const char *oz_role_name(oz_role r);
+/* Linear modules that a class name does not reach when weights are quantized: lm_head and routers. A pattern that names them does. */
+bool oz_role_by_name(oz_role r);
 
 typedef struct oz_arch_tensor {   /* one tensor that a config calls for */
     char *name;                   /* "model.layers.0.self_attn.q_proj.weight" */
     char *module;                 /* without ".weight" / ".bias" */
     const char *class_name;       /* "Linear", "Embedding", "RMSNorm" */
     oz_role role;
-    int layer;                    /* -1: none */
+    int layer, expert;            /* -1: none */
     bool is_bias;
     int slot;                     /* of model/internal.h: where the loader puts it */
     int64_t rows, cols;           /* vectors: rows, and cols 0 */
@@ -29,6 +31,8 @@ typedef struct oz_arch_list { oz_arch_tensor *items; size_t n; } oz_arch_list;
 /* All tensors of a config (config.json); OZ_E_UNSUPPORTED names an unknown model_type. Also checks the config. */
 oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, oz_err *err);
 void oz_arch_list_deinit(oz_arch_list *l);
+/* A matrix as a scheme sees it. A router counts as Linear only where the checkpoint stores it quantized: libraries differ on its class. */
+oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c);
 oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype; BF16 if absent */
 
 /* ---- a loaded model ---- */

@@ -7,8 +7,9 @@
 #include "model/internal.h"
 
 static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "linear", "rope",
-                                                  "kv_write", "attention",  "silu_mul",  "add",      "tap",    "gather"};
-static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "x16", "qkv", "attn", "out", "gate_up", "ffn", "rows", "logits"};
+                                                  "kv_write", "attention",  "silu_mul",  "add",      "tap",    "gather",
+                                                  "route",    "sort",       "spread",    "grouped",  "combine"};
+static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "x16", "qkv", "attn", "out", "gate_up", "ffn", "router", "pairs", "rows", "logits"};
 static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
 const char *oz_op_name(oz_op op) { return op_names[op]; }
 
@@ -20,7 +21,7 @@ static oz_step *emit(oz_model *m, oz_op op, int layer) {
     oz_program *p = &m->program;
     oz_grow((void **)&p->steps, &m->cap_steps, (size_t)p->n + 1, sizeof *p->steps);
     oz_step *s = &p->steps[p->n++];
-    *s = (oz_step){.op = op, .layer = layer};
+    *s = (oz_step){.op = op, .layer = layer, .tok_rows = 1};
     return s;
 }
 
@@ -44,18 +45,26 @@ static void emit_taps(oz_model *m, int layer, oz_bufid src, const int *idx, int 
     }
 }
 
-/* dst[:, 0..] = the products of `slots` with src, side by side. One quantize step a form, one linear step a run of equal forms. */
+/* Rows of src in every form but f32 that the linears of `slots` take: one quantize step a form. */
+static void emit_quantize(oz_model *m, int layer, oz_bufid src, const oz_slot *slots, int n, int64_t tok_rows) {
+    for (oz_form f = OZ_FORM_F32 + 1; f < OZ_FORM_COUNT; f++) {
+        const oz_linear *user = NULL;
+        for (int i = 0; i < n; i++) {
+            const oz_linear *l = &m->program.linears[oz_model_slot(m, layer, slots[i]).linear];
+            if (l->form == f) user = l;
+        }
+        if (!user) continue;
+        oz_step *s = emit(m, OZ_OP_QUANTIZE, layer);
+        s->dst = form_buf(f, src), s->src = src, s->form = f, s->n = oz_packed_cols(user->packed), s->tok_rows = tok_rows;
+    }
+}
+
+/* dst[:, 0..] = the products of `slots` with src, side by side. One linear step a run of equal forms. */
 static void emit_linears(oz_model *m, int layer, oz_bufid dst, oz_bufid src, const oz_slot *slots, int n) {
     int idx[OZ_MAX_PARTS_LINEAR];
     for (int i = 0; i < n; i++) idx[i] = oz_model_slot(m, layer, slots[i]).linear;
     emit_taps(m, layer, src, idx, n);
-    for (oz_form f = OZ_FORM_F32 + 1; f < OZ_FORM_COUNT; f++) {
-        bool used = false;
-        for (int i = 0; i < n; i++) used |= m->program.linears[idx[i]].form == f;
-        if (!used) continue;
-        oz_step *s = emit(m, OZ_OP_QUANTIZE, layer);
-        s->dst = form_buf(f, src), s->src = src, s->form = f, s->n = oz_packed_cols(m->program.linears[idx[0]].packed);
-    }
+    emit_quantize(m, layer, src, slots, n, 1);
     int64_t col = 0;
     for (int i = 0, j; i < n; i = j) {
         const oz_form f = m->program.linears[idx[i]].form;
@@ -104,9 +113,45 @@ static void emit_gated_ffn(oz_model *m, int layer, const oz_layer_kind *kind) {
     emit_add(m, layer);
 }
 
+/* As emit_linears, each slot a matrix an expert and each row with its expert's: one product a slot. */
+static void emit_grouped(oz_model *m, int layer, oz_bufid dst, oz_bufid src, const oz_slot *slots, int n) {
+    const oz_dims *d = &m->dims;
+    emit_quantize(m, layer, src, slots, n, d->top_k);
+    int64_t col = 0;
+    for (int i = 0; i < n; i++) {
+        const int first = oz_model_slot(m, layer, slots[i]).linear;
+        const oz_linear *l = &m->program.linears[first];
+        oz_step *s = emit(m, OZ_OP_GROUPED, layer);
+        s->part0 = first, s->n_parts = (int)d->n_experts, s->form = l->form, s->tok_rows = d->top_k;
+        s->dst = dst, s->dst_col = col, s->src = form_buf(l->form, src), s->n = oz_packed_rows(l->packed);
+        col += s->n;
+    }
+}
+
+/* A token goes to top_k experts: its row is copied once for each, sorted by expert, and comes back as their weighted sum. */
+static void emit_moe(oz_model *m, int layer, const oz_layer_kind *kind) {
+    (void)kind;
+    const oz_dims *d = &m->dims;
+    static const oz_slot router[] = {OZ_SLOT_ROUTER}, gate_up[] = {OZ_SLOT_EXPERT_GATE, OZ_SLOT_EXPERT_UP}, down[] = {OZ_SLOT_EXPERT_DOWN};
+    emit_norm(m, layer, OZ_BUF_X, OZ_BUF_RESIDUAL, 0, oz_model_slot(m, layer, OZ_SLOT_FFN_NORM).vec, 1, d->hidden_size);
+    emit_linears(m, layer, OZ_BUF_ROUTER, OZ_BUF_X, router, 1);
+    oz_step *s = emit(m, OZ_OP_ROUTE, layer);
+    s->src = OZ_BUF_ROUTER, s->n = d->n_experts;
+    emit(m, OZ_OP_SORT, layer);
+    s = emit(m, OZ_OP_SPREAD, layer);
+    s->dst = OZ_BUF_PAIRS, s->src = OZ_BUF_X, s->n = d->hidden_size, s->tok_rows = d->top_k;
+    emit_grouped(m, layer, OZ_BUF_GATE_UP, OZ_BUF_PAIRS, gate_up, 2);
+    s = emit(m, OZ_OP_SILU_MUL, layer);
+    s->dst = OZ_BUF_FFN, s->src = OZ_BUF_GATE_UP, s->n = d->intermediate_size, s->tok_rows = d->top_k;
+    emit_grouped(m, layer, OZ_BUF_PAIRS, OZ_BUF_FFN, down, 1);
+    s = emit(m, OZ_OP_COMBINE, layer);
+    s->dst = OZ_BUF_OUT, s->src = OZ_BUF_PAIRS, s->n = d->hidden_size;
+    emit_add(m, layer);
+}
+
 /* One row a mixer and a feed-forward. */
 static void (*const mixers[])(oz_model *, int, const oz_layer_kind *) = {[OZ_MIXER_GQA] = emit_gqa};
-static void (*const ffns[])(oz_model *, int, const oz_layer_kind *) = {[OZ_FFN_GATED] = emit_gated_ffn};
+static void (*const ffns[])(oz_model *, int, const oz_layer_kind *) = {[OZ_FFN_GATED] = emit_gated_ffn, [OZ_FFN_MOE] = emit_moe};
 
 oz_status oz_plan_compile(oz_model *m, oz_err *err) {
     const oz_dims *d = &m->dims;
@@ -156,6 +201,14 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
         break;
     case OZ_OP_KV_WRITE: fprintf(out, "KV <- %s[%lld:+%lld]", buf_names[s->src], (long long)s->src_col, (long long)(2 * s->n)); break;
     case OZ_OP_TAP: fprintf(out, "%s [%lld]", buf_names[s->src], (long long)s->n); break;
+    case OZ_OP_ROUTE: fprintf(out, "experts, weights [tokens, %lld] <- %s", (long long)m->dims.top_k, buf_names[s->src]); break;
+    case OZ_OP_SORT: fprintf(out, "rows of %lld experts <- experts", (long long)m->dims.n_experts); break;
+    case OZ_OP_GROUPED:
+        fprintf(out, "%s[%lld:+%lld] <- %s (%s), rows by expert, x %s and %d more [%s]", buf_names[s->dst], (long long)s->dst_col, (long long)s->n, buf_names[s->src],
+                form_names[s->form], m->program.linears[s->part0].module, s->n_parts - 1, oz_packed_kernel(m->program.linears[s->part0].packed));
+        break;
+    case OZ_OP_SPREAD: fprintf(out, "%s <- %s [%lld], a row for each expert of a token", buf_names[s->dst], buf_names[s->src], (long long)s->n); break;
+    case OZ_OP_COMBINE: fprintf(out, "%s <- %s [%lld], weighted sum over a token's experts", buf_names[s->dst], buf_names[s->src], (long long)s->n); break;
     case OZ_OP_NORM: case OZ_OP_ROPE: case OZ_OP_SILU_MUL: case OZ_OP_ADD: case OZ_OP_GATHER: case OZ_OP_COUNT:
         fprintf(out, "%s[%lld] %s %s", buf_names[s->dst], (long long)s->dst_col, s->op == OZ_OP_ADD ? "+=" : "<-", buf_names[s->src]);
         if (s->n_heads > 1) fprintf(out, ", %lld heads of %lld", (long long)s->n_heads, (long long)s->n);

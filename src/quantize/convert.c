@@ -70,7 +70,7 @@ static oz_status resolve(oz_convert *c, const json_t *config, oz_err *err) {
     for (size_t i = 0; i < c->list.n; i++) {
         const oz_arch_tensor *t = &c->list.items[i];
         if (t->is_bias || strcmp(t->class_name, "Linear") != 0) continue;
-        c->modules[c->n_modules++] = (oz_module){t->module, t->class_name, t->rows, t->cols};
+        c->modules[c->n_modules++] = oz_arch_module(t, c->ckpt);
     }
     c->schemes = oz_alloc_array(c->n_modules, sizeof *c->schemes);
     return oz_scheme_resolve(c->schemes, config, c->modules, c->n_modules, err);

@@ -81,7 +81,7 @@ static oz_status select_module(bool *take, const selection *s, const oz_arch_ten
         OZ_TRY(oz_pattern_match(&hit, targets[i], &m, err));
         if (hit && s->cfg->n_targets) s->target_used[i] = true;
         const bool by_class = strcmp(targets[i], t->class_name) == 0;
-        *take = *take || (hit && !(by_class && t->role == OZ_ROLE_HEAD));
+        *take = *take || (hit && !(by_class && oz_role_by_name(t->role)));
     }
     for (size_t i = 0; i < s->cfg->n_ignore; i++) {
         OZ_TRY(oz_pattern_match(&hit, s->cfg->ignore[i], &m, err));

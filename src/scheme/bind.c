@@ -154,6 +154,14 @@ oz_status oz_scheme_bind(oz_weight *out, const oz_ckpt *c, const oz_module *m, c
     return OZ_OK;
 }
 
+bool oz_scheme_is_stored(const oz_ckpt *c, const oz_module *m) {
+    for (size_t i = 0; i < N_SUFFIXES; i++) {
+        if (strcmp(SUFFIXES[i], ".weight") == 0) continue;
+        if (find(c, m, SUFFIXES[i])) return true;
+    }
+    return false;
+}
+
 void oz_scheme_drop(const oz_ckpt *c, const oz_module *m) {
     for (size_t i = 0; i < N_SUFFIXES; i++) {
         const oz_tensor *t = find(c, m, SUFFIXES[i]);

@@ -51,6 +51,8 @@ oz_status oz_scheme_check(const oz_scheme *s, const oz_module *m, oz_err *err);
 /* Finds the module's tensors and makes the view; missing, wrong dtype or shape: an error with tensor, expected, found and file.
  * Scales are checked: finite and > 0 (formats.md 11.4). */
 oz_status oz_scheme_bind(oz_weight *out, const oz_ckpt *c, const oz_module *m, const oz_scheme *s, oz_err *err);
+/* Whether the checkpoint keeps anything for the module but a dense weight and a bias. */
+bool oz_scheme_is_stored(const oz_ckpt *c, const oz_module *m);
 /* Drops the pages of the module's tensors. */
 void oz_scheme_drop(const oz_ckpt *c, const oz_module *m);
 

@@ -11,8 +11,8 @@
 #include "base/mem.h"
 #include "model/model.h"
 
-static const char *const names[] = {"llama", "llama-tied-bias", "qwen3"};
-enum { N_MODELS = 3 };
+static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral"};
+enum { N_MODELS = 4 };
 
 typedef struct fixture {
     oz_ckpt *ckpt, *golden;

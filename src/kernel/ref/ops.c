@@ -76,6 +76,35 @@ void oz_attention__ref(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, i
     }
 }
 
+/* From the likeliest down: the next expert is the best of those behind the last in (logit, number). A logit that is no number comes last, and makes all
+ * weights no numbers. */
+static void route(int32_t *experts, float *weights, const float *logits, int64_t n_experts, int64_t top_k) {
+    double sum = 0, chosen = 0, last = INFINITY;
+    for (int64_t i = 0; i < top_k; i++) {
+        int32_t best = -1;
+        double best_logit = 0;
+        for (int32_t e = 0; e < n_experts; e++) {
+            const double v = isnan(logits[e]) ? -INFINITY : logits[e];
+            const bool behind = i == 0 || v < last || (v == last && e > experts[i - 1]);
+            if (behind && (best < 0 || v > best_logit)) best = e, best_logit = v;
+        }
+        experts[i] = best;
+        last = best_logit;
+    }
+    const double max = logits[experts[0]];
+    for (int64_t e = 0; e < n_experts; e++) sum += exp(logits[e] - max);
+    for (int64_t i = 0; i < top_k; i++) chosen += exp(logits[experts[i]] - max) / sum;
+    for (int64_t i = 0; i < top_k; i++) weights[i] = (float)(exp(logits[experts[i]] - max) / sum / chosen);
+}
+
+static void combine(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t top_k, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float sum = weights[0] * x[rows[0] * ld + i];
+        for (int64_t s = 1; s < top_k; s++) sum += weights[s] * x[rows[s] * ld + i];
+        y[i] = sum;
+    }
+}
+
 void oz_cpu_init_ref(oz_cpu_table *t) {
     t->level = "ref";
     oz_gemm_init__ref(t);
@@ -86,6 +115,8 @@ void oz_cpu_init_ref(oz_cpu_table *t) {
     t->silu_mul = silu_mul;
     t->add = add;
     t->attention = oz_attention__ref;
+    t->route = route;
+    t->combine = combine;
     t->stat = oz_stat__ref;
     t->kl = oz_kl__ref;
     t->burn_f32 = oz_burn_f32__ref;

@@ -1,4 +1,4 @@
-/* Norm, rotary embedding, gated activation and addition of one row. The row's end goes through masked loads and stores: no lane
+/* Norm, rotary embedding, gated activation, addition and weighted sum of one row. The row's end goes through masked loads and stores: no lane
  * outside of it is touched, and an element is computed the same wherever it stands. */
 #include <math.h>
 #include "kernel/x86/math_avx2.h"
@@ -58,4 +58,16 @@ void oz_add__avx2(float *y, const float *x, int64_t n) {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(y + i), _mm256_loadu_ps(x + i)));
     for (; i < n; i++) y[i] += x[i];
+}
+
+/* Products and sums rounded one by one, as the reference does. */
+void oz_combine__avx2(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t top_k, int64_t n) {
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256i m = oz_lanes_avx2(n - i < 8 ? n - i : 8);
+        __m256 sum = _mm256_mul_ps(_mm256_set1_ps(weights[0]), _mm256_maskload_ps(x + rows[0] * ld + i, m));
+        for (int64_t s = 1; s < top_k; s++) {
+            sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_set1_ps(weights[s]), _mm256_maskload_ps(x + rows[s] * ld + i, m)));
+        }
+        _mm256_maskstore_ps(y + i, m, sum);
+    }
 }

@@ -11,6 +11,7 @@ void oz_cpu_init_avx2(oz_cpu_table *t) {
     t->rope = oz_rope__avx2;
     t->silu_mul = oz_silu_mul__avx2;
     t->add = oz_add__avx2;
+    t->combine = oz_combine__avx2;
     t->attention = oz_attention__avx2;
     t->stat = oz_stat__avx2;
     t->kl = oz_kl__avx2;

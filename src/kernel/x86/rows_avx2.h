@@ -13,6 +13,7 @@ void oz_norm__avx2(float *y, const float *x, const float *w, int64_t dim, float 
 void oz_rope__avx2(float *head, const float *cos, const float *sin, int64_t half);
 void oz_silu_mul__avx2(float *y, const float *gate, const float *up, int64_t n);
 void oz_add__avx2(float *y, const float *x, int64_t n);
+void oz_combine__avx2(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t top_k, int64_t n);
 float oz_quantize_q8__avx2(int8_t *q, const float *x, int64_t n);
 float oz_quantize_f8__avx2(float *q, const float *x, int64_t n);
 void oz_attention__avx2(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1);
