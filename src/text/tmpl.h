@@ -302,6 +302,7 @@ oz_tm_val oz_tm_getitem(oz_tm *c, oz_tm_val v, oz_tm_val key); /* v[key] */
 oz_tm_val oz_tm_own_attr(oz_tm *c, oz_tm_val v, oz_slice name); /* the attribute alone; ABSENT if there is none */
 oz_tm_val oz_tm_slice(oz_tm *c, oz_tm_val v, const oz_tm_val part[3]);
 oz_tm_val oz_tm_get_path(oz_tm *c, oz_tm_val v, oz_tm_val path, oz_tm_val fallback); /* "a.b.0" */
+oz_tm_val oz_tm_macro_name(const oz_tm_macro *m);
 oz_tm_val oz_tm_loop_attr(oz_tm *c, oz_tm_loop *l, oz_slice name);
 size_t oz_tm_len(oz_tm *c, oz_tm_val v);                     /* len(v), or an error */
 

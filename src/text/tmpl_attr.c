@@ -52,7 +52,8 @@ static oz_tm_val m_count(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
     return oz_tm_int(n);
 }
 
-static const oz_tm_row LIST_METHODS[] = {{"index", "value start? stop?", m_index}, {"count", "value", m_count}, {"copy", "", m_copy}, {0}};
+static const oz_tm_row LIST_METHODS[] = {{"copy", "", m_copy}, {"index", "value start? stop?", m_index}, {"count", "value", m_count}, {0}};
+static const oz_tm_row *const TUPLE_METHODS = LIST_METHODS + 1;
 
 static oz_tm_val m_cycle_next(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
     oz_tm_cycler *y = self.cycler;
@@ -99,7 +100,7 @@ static const oz_tm_row *methods_of(oz_tm_val v) {
     switch (v.kind) {
     case OZ_TM_STR: return oz_tm_str_methods;
     case OZ_TM_DICT: return DICT_METHODS;
-    case OZ_TM_SEQ: return v.flavour <= OZ_TM_RANGE ? LIST_METHODS : NONE;
+    case OZ_TM_SEQ: return v.flavour == OZ_TM_LIST ? LIST_METHODS : v.flavour <= OZ_TM_RANGE ? TUPLE_METHODS : NONE;
     case OZ_TM_CYCLER: return CYCLER_METHODS;
     case OZ_TM_FUNC: return strcmp(v.row->name, "dict") == 0 ? DICT_FUNC_METHODS : NONE;
     default: return NONE;
@@ -112,6 +113,7 @@ static oz_tm_val data_attr(oz_tm *c, oz_tm_val v, oz_slice name) {
     switch (v.kind) {
     case OZ_TM_NS: return oz_tm_dict_get(c, v.dict, oz_tm_str(name.p, name.n), &r) ? r : (oz_tm_val){0};
     case OZ_TM_LOOP: return oz_tm_loop_attr(c, v.loop, name);
+    case OZ_TM_MACRO: return is(name, "name") ? oz_tm_macro_name(v.macro) : (oz_tm_val){0};
     case OZ_TM_CYCLER: return is(name, "current") ? v.cycler->v[v.cycler->pos] : is(name, "pos") ? oz_tm_int((int64_t)v.cycler->pos) : (oz_tm_val){0};
     case OZ_TM_SEQ:
         if (v.flavour == OZ_TM_GROUP && (is(name, "grouper") || is(name, "list"))) return v.seq->v[is(name, "list")];

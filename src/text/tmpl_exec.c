@@ -182,6 +182,8 @@ static oz_tm_val new_macro(oz_tm *c, const oz_tm_node *n) {
     return (oz_tm_val){.kind = OZ_TM_MACRO, .macro = m};
 }
 
+oz_tm_val oz_tm_macro_name(const oz_tm_macro *m) { return oz_tm_str(m->node->name->s, m->node->name->n); }
+
 /* The keyword argument of that name, which then counts as used. */
 static bool take_kw(const oz_tm_args *a, bool *used, const oz_tm_name *name, oz_tm_val *out) {
     for (size_t i = 0; i < a->n_kw; i++) {
@@ -318,16 +320,19 @@ static void exec_set_block(oz_tm *c, const oz_tm_node *n) {
     unpack(c, n->k[0], v);
 }
 
-static void exec_filter_block(oz_tm *c, const oz_tm_node *n) {
-    oz_tm_val v = block_text(c, n->k[1], n->k[0]);
-    if (c->st == OZ_OK) oz_tm_print(c, v);
+/* Blocks write what they get as it is: it must be text. */
+static void put_block(oz_tm *c, oz_tm_val v) {
+    if (v.kind == OZ_TM_STR) oz_tm_put(c, v.s, v.n);
+    else OZ_TM_FAIL(c, "expected the block to result in a string, found '%s'", oz_tm_type(v));
 }
+
+static void exec_filter_block(oz_tm *c, const oz_tm_node *n) { put_block(c, block_text(c, n->k[1], n->k[0])); }
 
 static void exec_macro(oz_tm *c, const oz_tm_node *n) { assign(c, n->name, new_macro(c, n)); }
 
 static void exec_call_block(oz_tm *c, const oz_tm_node *n) {
-    oz_tm_val caller = new_macro(c, n->k[1]), v = oz_tm_eval_call(c, n->k[0], &caller);
-    if (c->st == OZ_OK) oz_tm_print(c, v);
+    oz_tm_val caller = new_macro(c, n->k[1]);
+    put_block(c, oz_tm_eval_call(c, n->k[0], &caller));
 }
 
 static void exec_with(oz_tm *c, const oz_tm_node *n) {

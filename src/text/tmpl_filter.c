@@ -1,6 +1,7 @@
 /* Filters of text and of single values, as rows of a table. `v` is what stands before the bar. */
 #include <math.h>
 #include <string.h>
+#include <utf8proc.h>
 #include "text/tmpl.h"
 
 #define GIVEN(v) ((v).kind != OZ_TM_ABSENT && (v).kind != OZ_TM_NONE)
@@ -15,11 +16,17 @@ static int64_t integer(oz_tm *c, oz_tm_val v, int64_t fallback) {
 
 /* ---- text ---- */
 
+/* Escaped text stays escaped text. */
+static oz_tm_val like(oz_tm_val v, oz_tm_val made) {
+    if (v.kind == OZ_TM_STR && made.kind == OZ_TM_STR) made.flavour = v.flavour;
+    return made;
+}
+
 static oz_tm_val with_case(oz_tm *c, oz_tm_val v, int how) {
     oz_slice s = oz_tm_text(c, v);
     size_t mark = oz_tm_mark(c);
     oz_tm_put_case(c, s.p, s.n, how);
-    return oz_tm_take(c, mark);
+    return like(v, oz_tm_take(c, mark));
 }
 
 static oz_tm_val f_upper(oz_tm *c, oz_tm_val v, const oz_tm_args *a) { return with_case(c, v, OZ_TM_UPPER); }
@@ -30,7 +37,7 @@ static oz_tm_val f_capitalize(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     size_t first = s.n ? oz_tm_char_len(s.p, s.n) : 0, mark = oz_tm_mark(c);
     oz_tm_put_case(c, s.p, first, OZ_TM_TITLE);
     oz_tm_put_case(c, s.p + first, s.n - first, OZ_TM_LOWER);
-    return oz_tm_take(c, mark);
+    return like(v, oz_tm_take(c, mark));
 }
 
 /* A word begins behind white space, a dash or an opening bracket; unlike the method `title`, not behind an apostrophe. */
@@ -57,7 +64,7 @@ static oz_tm_val f_trim(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     if (GIVEN(a->pos[0]) && a->pos[0].kind != OZ_TM_STR) return OZ_TM_FAIL(c, "strip arg must be None or str");
     if (GIVEN(a->pos[0])) chars = (oz_slice){a->pos[0].s, a->pos[0].n};
     s = oz_tm_strip(s, GIVEN(a->pos[0]) ? &chars : NULL, true, true);
-    return oz_tm_str(s.p, s.n);
+    return like(v, oz_tm_str(s.p, s.n));
 }
 
 static oz_tm_val method(oz_tm *c, const char *name, oz_slice s, oz_tm_val *pos, size_t n) {
@@ -72,7 +79,7 @@ static oz_tm_val f_replace(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
 
 static oz_tm_val f_center(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     oz_tm_val width = a->pos[0].kind == OZ_TM_ABSENT ? oz_tm_int(80) : a->pos[0];
-    return method(c, "center", oz_tm_text(c, v), &width, 1);
+    return like(v, method(c, "center", oz_tm_text(c, v), &width, 1));
 }
 
 static oz_tm_val f_string(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
@@ -119,12 +126,12 @@ static oz_tm_val f_indent(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
 }
 
 static oz_tm_val f_truncate(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
-    if (v.kind != OZ_TM_STR) return v.kind == OZ_TM_UNDEF ? v : OZ_TM_FAIL(c, "truncate: expected a string, found '%s'", oz_tm_type(v));
     int64_t length = integer(c, a->pos[0], 255), leeway = GIVEN(a->pos[3]) ? integer(c, a->pos[3], 5) : 5;
     oz_slice end = a->pos[2].kind == OZ_TM_ABSENT ? (oz_slice){"...", 3} : oz_tm_text(c, a->pos[2]);
     int64_t n_end = (int64_t)oz_tm_n_chars(end.p, end.n), n = (int64_t)oz_tm_len(c, v);
     if (length < n_end || leeway < 0) return OZ_TM_FAIL(c, "truncate: expected length >= %lld and leeway >= 0", (long long)n_end);
-    if (length > INT64_MAX - leeway || n <= length + leeway) return v;
+    if (c->st != OZ_OK || length > INT64_MAX - leeway || n <= length + leeway) return v;
+    if (v.kind != OZ_TM_STR) return OZ_TM_FAIL(c, "truncate: expected a string, found '%s'", oz_tm_type(v));
     oz_slice cut = {v.s, oz_tm_char_at(v.s, v.n, (size_t)(length - n_end))};
     size_t space = flag(a->pos[1]) ? SIZE_MAX : oz_tm_rfind(c, cut.p, cut.n, " ", 1);
     if (space != SIZE_MAX) cut.n = space;
@@ -213,6 +220,17 @@ static oz_tm_val f_urlencode(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
 
 /* ---- numbers ---- */
 
+/* Digits of other scripts are digits to Python. */
+static bool foreign(oz_tm *c, oz_slice s) {
+    for (size_t i = 0; i < s.n; i++) {
+        uint32_t cp;
+        oz_utf8_next(s.p + i, s.n - i, &cp, NULL);
+        if (cp >= 0x80 && utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND)
+            return OZ_TM_UNSUPPORTED(c, "a number in digits other than 0 to 9 is not supported"), true;
+    }
+    return false;
+}
+
 /* Digits with single underscores, in a base of 2 to 36, base 0 by prefix. False: no integer. */
 static bool parse_int(oz_tm *c, oz_slice s, int64_t base, oz_tm_val *out) {
     s = oz_tm_strip(s, NULL, true, true);
@@ -229,7 +247,7 @@ static bool parse_int(oz_tm *c, oz_slice s, int64_t base, oz_tm_val *out) {
         }
     bool by_prefix = base == 0;
     if (by_prefix) base = 10;
-    if (base < 2 || base > 36) return OZ_TM_FAIL(c, "int() base must be >= 2 and <= 36, or 0"), false;
+    if (base < 2 || base > 36) return false;
     char *digits = oz_tm_alloc(c, s.n + 1, 1);
     size_t n = 0;
     for (size_t i = 0; digits && i < s.n; i++) {
@@ -271,6 +289,7 @@ static oz_tm_val f_int(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     if (v.kind == OZ_TM_FLOAT) return isnan(v.f) ? other : oz_tm_big_from_double(c, v.f);
     if (v.kind != OZ_TM_STR) return other;
     oz_slice s = {v.s, v.n};
+    if (foreign(c, s)) return other;
     if (parse_int(c, s, base, &out)) return out;
     return c->st == OZ_OK && parse_float(c, s, &f) && isfinite(f) ? oz_tm_big_from_double(c, f) : other;
 }
@@ -279,7 +298,7 @@ static oz_tm_val f_float(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     double f;
     if (v.kind == OZ_TM_UNDEF) return oz_tm_fail_undef(c, v);
     if (oz_tm_is_num(v)) return oz_tm_float(oz_tm_to_double(c, v));
-    if (v.kind == OZ_TM_STR && parse_float(c, (oz_slice){v.s, v.n}, &f)) return oz_tm_float(f);
+    if (v.kind == OZ_TM_STR && !foreign(c, (oz_slice){v.s, v.n}) && parse_float(c, (oz_slice){v.s, v.n}, &f)) return oz_tm_float(f);
     return a->pos[0].kind == OZ_TM_ABSENT ? oz_tm_float(0) : a->pos[0];
 }
 

@@ -57,7 +57,7 @@ static oz_tm_args rest_of(const oz_tm_args *a, size_t skip) {
 
 static oz_tm_val f_map(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     oz_tm_val attribute = kwarg(a, "attribute"), other = kwarg(a, "default");
-    if (oz_tm_iterable(v) && !oz_tm_truth(v)) v = oz_tm_seq_val(NULL, OZ_TM_LIST); /* and the arguments are not looked at */
+    if (!oz_tm_truth(v)) v = oz_tm_seq_val(NULL, OZ_TM_LIST); /* whatever it is, and the arguments are not looked at */
     else if (a->n == 0 && attribute.kind == OZ_TM_ABSENT) return OZ_TM_FAIL(c, "map requires a filter argument");
     oz_tm_gen *g = oz_tm_gen_new(c, a->n ? next_mapped : next_attr, v);
     if (!g) return oz_tm_gen_val(NULL);
@@ -74,7 +74,7 @@ static oz_tm_val f_map(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
 }
 
 static oz_tm_val choose(oz_tm *c, oz_tm_val v, const oz_tm_args *a, bool negate, bool by_attr) {
-    if (oz_tm_iterable(v) && !oz_tm_truth(v)) return oz_tm_gen_val(oz_tm_gen_new(c, next_plain, oz_tm_seq_val(NULL, OZ_TM_LIST)));
+    if (!oz_tm_truth(v)) return oz_tm_gen_val(oz_tm_gen_new(c, next_plain, oz_tm_seq_val(NULL, OZ_TM_LIST)));
     if (by_attr && a->n == 0) return OZ_TM_FAIL(c, "Missing parameter for attribute name");
     oz_tm_gen *g = oz_tm_gen_new(c, next_selected, v);
     if (!g) return oz_tm_gen_val(NULL);
@@ -139,6 +139,7 @@ static bool next_batch(oz_tm *c, oz_tm_gen *g, oz_tm_val *out) {
 static oz_tm_val f_batch(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     oz_tm_gen *g = oz_tm_gen_new(c, next_batch, v);
     if (!g || !oz_tm_index(c, a->pos[0], &g->count)) return oz_tm_gen_val(NULL);
+    if (g->count == 0) return OZ_TM_UNSUPPORTED(c, "a batch of 0 items is not supported");
     g->other = a->pos[1];
     return oz_tm_gen_val(g);
 }

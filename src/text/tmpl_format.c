@@ -221,7 +221,9 @@ oz_tm_val oz_tm_percent(oz_tm *c, oz_slice fmt, oz_tm_val args) {
         s.p = at ? at + 1 : s.end;
         if (at) percent_one(&s, &v);
     }
-    bool left = v.tuple ? v.next < args.seq->n : v.next == 0 && args.kind != OZ_TM_DICT && !(args.kind == OZ_TM_SEQ && args.flavour == OZ_TM_LIST) && args.kind != OZ_TM_UNDEF;
+    /* What has items by index may be left over, like a dict: Python takes it for a mapping. */
+    bool mapping = args.kind == OZ_TM_DICT || args.kind == OZ_TM_UNDEF || (args.kind == OZ_TM_SEQ && args.flavour <= OZ_TM_RANGE);
+    bool left = v.tuple ? v.next < args.seq->n : v.next == 0 && !mapping;
     if (left) OZ_TM_FAIL(c, "not all arguments converted during string formatting");
     return oz_tm_take(c, mark);
 }

@@ -93,18 +93,19 @@ static bool lex_raw(oz_tm_parser *p, size_t from, oz_tm_token *out, bool *found)
         arrive(l, end);
         return true;
     }
-    return fail(p, "Missing end of raw directive");
+    return from == l->n || fail(p, "Missing end of raw directive"); /* Jinja does not miss an end where nothing follows */
 }
 
 static bool lex_comment(oz_tm_parser *p, size_t from) {
     oz_tm_lexer *l = &p->lex;
+    if (from == l->n) arrive(l, from);
     for (size_t i = from; i < l->n; i++) {
         size_t end = tag_end(l, i, "#}", true, true);
         if (!end) continue;
         arrive(l, end);
         return true;
     }
-    return fail(p, "Missing end of comment tag");
+    return from == l->n || fail(p, "Missing end of comment tag");
 }
 
 /* Outside of tags: the next text, or the beginning of a tag. */

@@ -224,6 +224,10 @@ static void parse_macro_body(oz_tm_parser *p, oz_tm_node *n, uint8_t *around, co
     p->loops = 0;
     p->macro_flags = &n->flags;
     n->k[1] = parse_body_to(p, end);
+    for (const oz_tm_node *a = n->k[0]; a && ok(p); a = a->next) {
+        if (a->name->id == OZ_TM_NAME_KWARGS) n->flags &= (uint8_t)~OZ_TM_USES_KWARGS;
+        if (a->name->id == OZ_TM_NAME_VARARGS) n->flags &= (uint8_t)~OZ_TM_USES_VARARGS;
+    }
     p->macro_flags = around;
     p->loops = loops;
     if (around) *around |= n->flags & (OZ_TM_USES_CALLER | OZ_TM_USES_KWARGS | OZ_TM_USES_VARARGS);
