@@ -1,7 +1,7 @@
 /* + - * / // % ** as Python has them. */
 #include <math.h>
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 static const char *op_name(oz_tm_op op) {
     static const char *const NAMES[] = {[OZ_TM_ADD] = "+", [OZ_TM_SUB] = "-", [OZ_TM_MUL] = "*", [OZ_TM_DIV] = "/",

@@ -1,6 +1,6 @@
 /* v.name, v[key], v[a:b:c] and len(v). What is not there is undefined, with the words that Jinja would use when it is used. */
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 /* ---- attributes and methods of Python's types ---- */
 

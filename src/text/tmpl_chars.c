@@ -1,7 +1,7 @@
 /* Text as Python sees it: classes and case of characters, positions counted in characters, white space, HTML escapes. */
 #include <string.h>
 #include <utf8proc.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 bool oz_tm_is_space(uint32_t cp) {
     if (cp < 0x80) return (cp >= 9 && cp <= 13) || (cp >= 0x1c && cp <= 0x20);

@@ -1,7 +1,7 @@
 /* Truth, equality, order, membership, hashes and sorting, as Python has them. */
 #include <math.h>
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 bool oz_tm_truth(oz_tm_val v) {
     switch (v.kind) {

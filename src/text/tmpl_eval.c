@@ -1,6 +1,6 @@
 /* Expressions: one function for each type of node, in a table. */
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 const oz_tm_row *oz_tm_find_row(const oz_tm_row *table, oz_slice name) {
     for (; table->name; table++)

@@ -1,7 +1,7 @@
 /* Statements, scopes, loops and macros. A frame holds the names that a loop's round, a macro's call or a block has set; names are looked
  * up from the innermost frame outwards and set in the innermost, which is what makes a `set` in a loop forgotten at the round's end. */
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 struct oz_tm_macro { const oz_tm_node *node; oz_tm_frame *frame; };
 struct oz_tm_loop { const oz_tm_seq *items; size_t i; int depth0; const oz_tm_node *node; oz_tm_frame *frame; oz_tm_val changed; };

@@ -1,7 +1,7 @@
 /* The parser of expressions: recursive descent over Jinja's levels. From loose to tight:
  *   a if b else c | or | and | not | == != < > in not-in, chained | + - | ~ | * / // % | ** (to the left) | unary | . [] () | filter, is */
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 static oz_tm_node *parse_postfix(oz_tm_parser *p, oz_tm_node *n);
 

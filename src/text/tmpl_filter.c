@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include <utf8proc.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 #define GIVEN(v) ((v).kind != OZ_TM_ABSENT && (v).kind != OZ_TM_NONE)
 

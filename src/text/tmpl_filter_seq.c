@@ -1,7 +1,7 @@
 /* Filters of sequences. Those that Python writes as generators are generators here: nothing is done, and nothing fails, before an item is
  * asked for, and they run out. */
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 #define GIVEN(v) ((v).kind != OZ_TM_ABSENT && (v).kind != OZ_TM_NONE)
 

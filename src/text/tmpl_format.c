@@ -1,7 +1,7 @@
 /* Python's two ways to format: '%5.2f' % x and '{:>5}'.format(x). Both end in one description of a field. */
 #include <math.h>
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 typedef struct field {
     oz_slice fill; /* empty: not said */

@@ -1,7 +1,7 @@
 /* The functions that every template has. */
 #include <string.h>
 #include <time.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 static oz_tm_val g_range(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
     int64_t v[3] = {0, 0, 1};

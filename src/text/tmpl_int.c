@@ -2,7 +2,7 @@
  * what templates do with numbers, is then trivial, and arithmetic on a few limbs is fast enough. At most OZ_TM_MAX_DIGITS digits. */
 #include <math.h>
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 enum { BASE = 1000000000, MAX_LIMBS = OZ_TM_MAX_DIGITS / 9 + 8, SMALL = 3 };
 struct oz_tm_big { bool negative; size_t n; uint32_t limb[]; };

@@ -2,7 +2,7 @@
  * does not keep. */
 #include <math.h>
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 /* ---- out ---- */
 

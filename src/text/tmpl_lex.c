@@ -1,7 +1,7 @@
 /* The lexer. Outside of tags it cuts text, with the white-space rules of trim_blocks and lstrip_blocks; inside it cuts tokens.
  * Tokens are slices of the source; nothing is copied. */
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 enum { TEXT, BLOCK, VARIABLE };
 

@@ -1,7 +1,7 @@
 /* The methods of strings. Positions count characters. */
 #include <string.h>
 #include <utf8proc.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 static oz_slice slice_of(oz_tm_val v) { return (oz_slice){v.s, v.n}; }
 

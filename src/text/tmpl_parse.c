@@ -1,7 +1,7 @@
 /* The parser of statements, and the hands that both parsers use. */
 #include <string.h>
 #include "base/map.h"
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 static bool ok(const oz_tm_parser *p) { return p->c.st == OZ_OK; }
 

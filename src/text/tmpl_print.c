@@ -1,7 +1,7 @@
 /* str() and repr() of values. */
 #include <math.h>
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 /* The shortest digits that read back as the same double, laid out as Python does: an exponent below 1e-4 and from 1e16 on. */
 size_t oz_tm_format_float(char out[40], double f) {

@@ -1,7 +1,7 @@
 /* Chat templates for the rest of the program: parsing, and rendering of messages with what the reference does around the template. */
 #include <string.h>
 #include "base/map.h"
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 /* ---- parsing ---- */
 

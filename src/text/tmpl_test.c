@@ -1,7 +1,7 @@
 /* Tests: `v is name(arg)`. */
 #include <string.h>
 #include <utf8proc.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 #define YES(cond) oz_tm_bool(cond)
 

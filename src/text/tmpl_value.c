@@ -1,7 +1,7 @@
 /* Values: how they are made, sequences, dicts, iteration; and the limits of a rendering. */
 #include <stdarg.h>
 #include <string.h>
-#include "text/tmpl.h"
+#include "text/tmpl_internal.h"
 
 /* ---- the rendering: errors, limits, text ---- */
 
