@@ -37,7 +37,7 @@ run levels tests/levels.sh
 for t in "$build"/unit/test_*; do
     [ -x "$t" ] && [ -e "tests/unit/$(basename "$t").c" ] && run "unit/${t##*/test_}" "$t"
 done
-[ -x "$CHECK" ] && run check "$CHECK"
+[ -x "$CHECK" ] && run check "$CHECK" && run mutations "$CHECK" --mutations
 for t in tests/e2e/*.sh; do
     [ -e "$t" ] && run "e2e/$(basename "$t" .sh)" bash "$t"
 done

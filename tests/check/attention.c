@@ -134,7 +134,7 @@ static attn_case draw(ck *c, int i) {
 }
 
 static void run(ck *c, bool ops) {
-    for (int i = 0; i < (ops ? 20 : 60); i++, c->n_cases++) {
+    for (int i = 0; i < (ops ? 20 : 60) && !ck_enough(c); i++, c->n_cases++) {
         attn_case k = draw(c, i);
         attn_data d;
         attn_init(c, &d, &k);

@@ -17,11 +17,14 @@ typedef struct ck {
     oz_cpu_dev many;  /* the same, three threads */
     oz_cpu_dev ref;
     oz_rng rng;
-    bool quiet;       /* count, do not print: mutation runs */
+    bool quiet;       /* a mutation run: count, do not print */
     const char *slot; /* of the running suite */
     int64_t n_cases, n_fail;
     double worst;     /* largest share of a bound that was used up */
 } ck;
+
+/* A mutation run ends a suite at the first deviation. */
+static inline bool ck_enough(const ck *c) { return c->quiet && c->n_fail > 0; }
 
 typedef struct ck_suite { const char *slot, *metric; void (*run)(ck *c); } ck_suite;
 extern const ck_suite ck_suites[]; /* ended by slot NULL */

@@ -272,10 +272,11 @@ static void check_nan(ck *c, oz_form form) {
 }
 
 void ck_gemm(ck *c, oz_wkind kind, oz_form form) {
-    for (int i = 0; i < 150; i++) {
+    for (int i = 0; i < 150 && !ck_enough(c); i++) {
         gemm_case k = draw(c, kind, form);
         run_case(c, &k, form);
     }
+    if (ck_enough(c)) return;
     gemm_case big = draw(c, kind, form);
     big.x = big.w = CK_NORMAL;
     big.n_tok = 512;

@@ -410,7 +410,7 @@ static bool caught(const char *level, const mutation *m, const char *slot, int k
         c.slot = slot;
         s->run(&c);
     }
-    printf("%-8s %-5s %-14s %-40s %lld deviations\n", c.n_fail ? "caught" : "ESCAPED", level, slot, m->what, (long long)c.n_fail);
+    printf("%s %-5s %-14s %s\n", c.n_fail ? "ok caught " : "not ok escaped", level, slot, m->what);
     ck_deinit(&c);
     return c.n_fail > 0;
 }

@@ -35,7 +35,7 @@ static void parts_deinit(ck *c, part_set *s) {
 
 /* Parts lie side by side in the output, each with its own bias. */
 void ck_op_linear(ck *c) {
-    for (int i = 0; i < 40; i++, c->n_cases++) {
+    for (int i = 0; i < 40 && !ck_enough(c); i++, c->n_cases++) {
         part_set s;
         int64_t cols = ck_int(c, 1, 700), n_tok = ck_int(c, 1, 9);
         parts_init(c, &s, (int)ck_int(c, 1, 3), cols);
@@ -69,7 +69,7 @@ void ck_op_linear(ck *c) {
 }
 
 void ck_op_embed(ck *c) {
-    for (int i = 0; i < 20; i++, c->n_cases++) {
+    for (int i = 0; i < 20 && !ck_enough(c); i++, c->n_cases++) {
         int64_t rows = ck_int(c, 1, 90), cols = ck_int(c, 1, 2000), n_tok = ck_int(c, 1, 40), ld = cols + ck_int(c, 0, 3);
         oz_weight w = dense_weight(c, rows, cols);
         oz_packed *p = NULL;
@@ -92,7 +92,7 @@ void ck_op_embed(ck *c) {
 
 /* Packing rows [row0, row0 + n) gives those rows, whatever the number of threads. */
 void ck_op_pack(ck *c) {
-    for (int i = 0; i < 20; i++, c->n_cases++) {
+    for (int i = 0; i < 20 && !ck_enough(c); i++, c->n_cases++) {
         int64_t rows = ck_int(c, 1, 90), cols = ck_int(c, 1, 300), row0 = ck_int(c, 0, rows - 1), n = ck_int(c, 1, rows - row0);
         oz_weight w = dense_weight(c, rows, cols);
         oz_packed *p = NULL;
@@ -110,7 +110,7 @@ void ck_op_pack(ck *c) {
 }
 
 void ck_op_gather(ck *c) {
-    for (int i = 0; i < 20; i++, c->n_cases++) {
+    for (int i = 0; i < 20 && !ck_enough(c); i++, c->n_cases++) {
         int64_t n = ck_int(c, 1, 70), ld = n + ck_int(c, 0, 4), n_rows = ck_int(c, 1, 20);
         float *x = floats(c, 50 * ld);
         int32_t rows[20];
@@ -127,7 +127,7 @@ void ck_op_gather(ck *c) {
 
 /* Each position goes to its slot of its block, and nothing else is touched. */
 void ck_op_kv_write(ck *c) {
-    for (int i = 0; i < 20; i++, c->n_cases++) {
+    for (int i = 0; i < 20 && !ck_enough(c); i++, c->n_cases++) {
         int64_t n_kvh = ck_int(c, 1, 4), hd = 2 * ck_int(c, 1, 20), n_tok = ck_int(c, 1, 40), pos0 = ck_int(c, 0, 40), ld = n_kvh * hd + ck_int(c, 0, 5);
         int32_t blocks[6] = {4, 0, 5, 1, 3, 2};
         oz_seg seg = {0, n_tok, pos0, blocks};
@@ -154,7 +154,7 @@ void ck_op_kv_write(ck *c) {
 
 /* cos and sin of the f32 angle, correctly rounded (long double decides), then times the factor. */
 void ck_op_rope_table(ck *c) {
-    for (int i = 0; i < 20; i++, c->n_cases++) {
+    for (int i = 0; i < 20 && !ck_enough(c); i++, c->n_cases++) {
         int64_t half = ck_int(c, 1, 64);
         oz_seg segs[2] = {{0, ck_int(c, 1, 30), ck_int(c, 0, 100000), NULL}, {0, ck_int(c, 1, 9), 0, NULL}};
         segs[1].tok0 = segs[0].n_tok;
@@ -181,7 +181,7 @@ void ck_op_rope_table(ck *c) {
 
 /* norm, quantize, rope, silu_mul, add over rows with gaps: each row is what the slot makes of it. */
 void ck_op_rows(ck *c) {
-    for (int i = 0; i < 20; i++, c->n_cases++) {
+    for (int i = 0; i < 20 && !ck_enough(c); i++, c->n_cases++) {
         const oz_cpu_table *t = &c->dev.table;
         const oz_ops *ops = c->many.head.ops;
         int64_t n_tok = ck_int(c, 1, 40), n_vec = ck_int(c, 1, 9), dim = 2 * ck_int(c, 1, 60), n = n_vec * dim, ld = n + ck_int(c, 0, 3);
@@ -218,7 +218,7 @@ void ck_op_rows(ck *c) {
 }
 
 void ck_op_sinks(ck *c) {
-    for (int i = 0; i < 10; i++, c->n_cases++) {
+    for (int i = 0; i < 10 && !ck_enough(c); i++, c->n_cases++) {
         int64_t n_rows = ck_int(c, 1, 9), vocab = ck_int(c, 1, 4000), ld = vocab + ck_int(c, 0, 3);
         float *r = floats(c, n_rows * ld), *x = floats(c, n_rows * ld);
         int32_t targets[9];

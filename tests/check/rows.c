@@ -16,7 +16,7 @@ static ck_buf draw_floats(ck *c, int64_t n, ck_pattern p) {
 
 /* f32 sums of n squares, half their relative error in the root, and four roundings. In place gives the same bits. */
 void ck_norm(ck *c) {
-    for (int i = 0; i < 400; i++, c->n_cases++) {
+    for (int i = 0; i < 400 && !ck_enough(c); i++, c->n_cases++) {
         int64_t n = draw_n(c);
         ck_pattern p = (ck_pattern)ck_int(c, 0, CK_PATTERNS - 1);
         ck_buf x = draw_floats(c, n, p), w = draw_floats(c, n, CK_NORMAL), y = ck_buf_new((size_t)n * sizeof(float), draw_skew(c));
@@ -55,7 +55,7 @@ static void fill_for_quantize(ck *c, float *x, int64_t n, int i) {
 }
 
 void ck_quantize_q8(ck *c) {
-    for (int i = 0; i < 600; i++, c->n_cases++) {
+    for (int i = 0; i < 600 && !ck_enough(c); i++, c->n_cases++) {
         int64_t n = draw_n(c);
         ck_buf x = draw_floats(c, n, CK_NORMAL), q = ck_buf_new((size_t)n, (size_t)ck_int(c, 0, 31));
         int8_t *want = oz_alloc_array((size_t)n, 1);
@@ -70,7 +70,7 @@ void ck_quantize_q8(ck *c) {
 }
 
 void ck_quantize_f8(ck *c) {
-    for (int i = 0; i < 600; i++, c->n_cases++) {
+    for (int i = 0; i < 600 && !ck_enough(c); i++, c->n_cases++) {
         int64_t n = draw_n(c);
         ck_buf x = draw_floats(c, n, CK_NORMAL), q = ck_buf_new((size_t)n * sizeof(float), draw_skew(c));
         uint8_t *codes = oz_alloc_array((size_t)n, 1);
@@ -88,7 +88,7 @@ void ck_quantize_f8(ck *c) {
 
 /* Two products and a sum: three roundings of the magnitudes. */
 void ck_rope(ck *c) {
-    for (int i = 0; i < 300; i++, c->n_cases++) {
+    for (int i = 0; i < 300 && !ck_enough(c); i++, c->n_cases++) {
         int64_t half = i % 4 ? 8 * ck_int(c, 1, 8) : ck_int(c, 1, 40), n = 2 * half;
         ck_buf x = draw_floats(c, n, (ck_pattern)(i % CK_PATTERNS)), old = ck_buf_new((size_t)n * sizeof(float), 0);
         ck_buf cs = draw_floats(c, half, CK_NORMAL), sn = draw_floats(c, half, CK_NORMAL);
@@ -108,7 +108,7 @@ void ck_rope(ck *c) {
 
 /* Any gate: from far below where exp underflows to far above. */
 void ck_silu_mul(ck *c) {
-    for (int i = 0; i < 400; i++, c->n_cases++) {
+    for (int i = 0; i < 400 && !ck_enough(c); i++, c->n_cases++) {
         int64_t n = draw_n(c);
         ck_buf g = draw_floats(c, n, (ck_pattern)(i % CK_PATTERNS)), u = draw_floats(c, n, CK_NORMAL);
         ck_buf y = ck_buf_new((size_t)n * sizeof(float), draw_skew(c));
@@ -128,7 +128,7 @@ void ck_silu_mul(ck *c) {
 }
 
 void ck_add(ck *c) {
-    for (int i = 0; i < 300; i++, c->n_cases++) {
+    for (int i = 0; i < 300 && !ck_enough(c); i++, c->n_cases++) {
         int64_t n = draw_n(c);
         ck_buf y = draw_floats(c, n, (ck_pattern)(i % CK_PATTERNS)), x = draw_floats(c, n, CK_NORMAL);
         float *want = oz_alloc_array((size_t)n, sizeof *want);
@@ -172,7 +172,7 @@ static truth truth_of(const float *x, int64_t n) {
 static const double f64_slack = 1e-13; /* of the magnitude: sums of 50,000 terms in f64 */
 
 void ck_stat(ck *c) {
-    for (int i = 0; i < 150; i++, c->n_cases++) {
+    for (int i = 0; i < 150 && !ck_enough(c); i++, c->n_cases++) {
         int64_t n = draw_vocab(c, i);
         ck_buf x = draw_floats(c, n, CK_NORMAL);
         fill_logits(c, x.p, n, i);
@@ -190,7 +190,7 @@ void ck_stat(ck *c) {
 }
 
 void ck_kl(ck *c) {
-    for (int i = 0; i < 150; i++, c->n_cases++) {
+    for (int i = 0; i < 150 && !ck_enough(c); i++, c->n_cases++) {
         int64_t n = draw_vocab(c, i);
         ck_buf r = draw_floats(c, n, CK_NORMAL), x = draw_floats(c, n, CK_NORMAL);
         fill_logits(c, r.p, n, i % 5 == 3 ? 4 : i);
