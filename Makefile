@@ -16,8 +16,14 @@ ALL_LDFLAGS := $(SAN) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 endif
 LIBS    := $(shell pkg-config --libs $(DEPS)) -lm -pthread
 
-ROOMS   := base number checkpoint text kernel kernel/ref kernel/x86 scheme model quantize engine measure
-LIB_SRC := $(sort $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c)))
+ROOMS   := base number checkpoint comm text kernel kernel/ref kernel/x86 scheme model quantize engine measure
+# MPI=1 where Open MPI is installed; MPI= builds without ranks.
+MPI     ?= $(shell pkg-config --exists ompi-c 2>/dev/null && echo 1)
+LIB_SRC := $(sort $(foreach r,$(ROOMS),$(filter-out src/comm/comm_$(if $(MPI),none,mpi).c,$(wildcard src/$(r)/*.c))))
+ifneq ($(MPI),)
+ALL_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags ompi-c))
+LIBS    += $(shell pkg-config --libs ompi-c)
+endif
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
 CLI_OBJ := $(CLI_SRC:%.c=$(B)/%.o)

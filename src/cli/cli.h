@@ -3,6 +3,7 @@
 #define OZ_CLI_CLI_H
 #include "base/opt.h"
 #include "checkpoint/checkpoint.h"
+#include "comm/comm.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
 #include "text/text.h"
@@ -11,6 +12,7 @@ typedef struct oz_cmd {
     const char *name;
     const oz_opt_cmd *(*describe)(void);               /* table and help */
     oz_status (*run)(const char **args, int n_args, oz_err *err); /* after parsing */
+    bool ranks; /* may be started by mpirun: every rank runs it, the first one speaks */
 } oz_cmd;
 
 /* Each is defined in cmd_<name>.c and has its row in main.c. */
@@ -20,6 +22,7 @@ extern const oz_cmd oz_cmd_quantize, oz_cmd_convert, oz_cmd_inspect, oz_cmd_run,
 /* Options that several commands share (common.c). */
 typedef struct oz_common { const char *device, *dtype, *cpu_level; int64_t threads, max_len; bool quiet, json, deterministic; } oz_common;
 extern oz_common oz_cli_common;
+extern oz_comm *oz_cli_comm; /* this process among its ranks; of one where mpirun did not start it */
 extern const oz_opt oz_cli_opts_model[];  /* --device --dtype --cpu-level --threads --max-model-len --deterministic */
 extern const oz_opt oz_cli_opts_output[]; /* -q --json */
 

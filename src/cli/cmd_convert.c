@@ -72,4 +72,4 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     return st;
 }
 
-const oz_cmd oz_cmd_convert = {"convert", describe, run};
+const oz_cmd oz_cmd_convert = {"convert", describe, run, false};

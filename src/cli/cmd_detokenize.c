@@ -132,4 +132,4 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     return st;
 }
 
-const oz_cmd oz_cmd_detokenize = {"detokenize", describe, run};
+const oz_cmd oz_cmd_detokenize = {"detokenize", describe, run, false};

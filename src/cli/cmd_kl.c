@@ -98,4 +98,4 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
 }
 
 static const oz_opt_cmd *describe(void) { return &cmd; }
-const oz_cmd oz_cmd_kl = {"kl", describe, run};
+const oz_cmd oz_cmd_kl = {"kl", describe, run, true};

@@ -23,6 +23,7 @@ static void keep_hidden(void *arg, const oz_tap *t) {
 }
 
 static oz_status part_write(pass *p, int64_t at, int64_t n, int64_t vocab, oz_err *err) {
+    if (!p->w) return OZ_OK; /* the first rank writes */
     const size_t row = (size_t)vocab * sizeof(float), hrow = (size_t)p->hidden_size * sizeof(float);
     OZ_TRY(oz_writer_put(p->w, "logits", (size_t)at * row, p->logits, (size_t)n * row, err));
     for (int64_t i = 0; hidden && i < p->n_layers; i++) {
@@ -44,7 +45,7 @@ static oz_status pass_run(pass *p, oz_model *m, oz_state *s, const oz_ids *ids, 
         OZ_TRY(oz_model_run(m, s, &call, &(oz_sink){OZ_SINK_COPY, p->logits, NULL}, err));
         OZ_TRY(part_write(p, at, k, f->vocab_size, err));
     }
-    return oz_writer_finish(p->w, err);
+    return p->w ? oz_writer_finish(p->w, err) : OZ_OK;
 }
 
 /* Room for the pass, then the pass, into the file. */
@@ -59,7 +60,7 @@ static oz_status write_out(oz_model *m, const oz_ids *ids, const oz_layout *layo
     oz_status st = oz_state_new(&s, m, n_blocks, err);
     if (st == OZ_OK) st = oz_big_new((void **)&p.logits, (size_t)(k * f->vocab_size) * sizeof(float), "logits", err);
     if (st == OZ_OK && hidden) st = oz_big_new((void **)&p.hidden, (size_t)(k * f->n_layers * f->hidden_size) * sizeof(float), "hidden states", err);
-    if (st == OZ_OK) st = oz_writer_open_file(&p.w, layout, out_path, err);
+    if (st == OZ_OK && oz_comm_rank(oz_cli_comm) == 0) st = oz_writer_open_file(&p.w, layout, out_path, err);
     if (st == OZ_OK) st = pass_run(&p, m, s, ids, blocks, rows, err);
     oz_writer_close(&p.w);
     oz_big_free(p.logits);
@@ -106,4 +107,4 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
 }
 
 static const oz_opt_cmd *describe(void) { return &cmd; }
-const oz_cmd oz_cmd_logits = {"logits", describe, run};
+const oz_cmd oz_cmd_logits = {"logits", describe, run, true};

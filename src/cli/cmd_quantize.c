@@ -90,4 +90,4 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     return st;
 }
 
-const oz_cmd oz_cmd_quantize = {"quantize", describe, run};
+const oz_cmd oz_cmd_quantize = {"quantize", describe, run, false};

@@ -236,6 +236,7 @@ static oz_status run_text(const oz_cli_model *m, oz_err *err) {
 static oz_status run(const char **args, int n_args, oz_err *err) {
     (void)n_args;
     OZ_NEED((ids_path != NULL) + (prompt != NULL || chat) == 1, err, OZ_E_USAGE, "exactly one of -p TEXT, --chat and --ids FILE is needed");
+    OZ_NEED(oz_comm_size(oz_cli_comm) == 1 || (chat ? prompt != NULL : !ids_path || strcmp(ids_path, "-") != 0), err, OZ_E_USAGE, "ranks cannot share stdin: use -p TEXT or --ids FILE");
     OZ_NEED(!ids_path || stops.n == 0, err, OZ_E_USAGE, "--stop needs text: it does not go with --ids");
     oz_ids ids = {0};
     if (ids_path) OZ_TRY(oz_cli_ids_read(&ids, ids_path, err));
@@ -250,4 +251,4 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
 }
 
 static const oz_opt_cmd *describe(void) { return &cmd; }
-const oz_cmd oz_cmd_run = {"run", describe, run};
+const oz_cmd oz_cmd_run = {"run", describe, run, true};

@@ -69,4 +69,4 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     return st;
 }
 
-const oz_cmd oz_cmd_synth = {"synth", describe, run};
+const oz_cmd oz_cmd_synth = {"synth", describe, run, false};

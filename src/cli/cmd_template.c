@@ -115,4 +115,4 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     return jsonl ? oz_cli_lines(answer, NULL, err) : with_model(args[0], err);
 }
 
-const oz_cmd oz_cmd_template = {"template", describe, run};
+const oz_cmd oz_cmd_template = {"template", describe, run, false};

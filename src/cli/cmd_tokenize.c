@@ -74,4 +74,4 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     return st;
 }
 
-const oz_cmd oz_cmd_tokenize = {"tokenize", describe, run};
+const oz_cmd oz_cmd_tokenize = {"tokenize", describe, run, false};

@@ -75,6 +75,17 @@ static int report(oz_status s, const oz_err *err, const char *command) {
     return EXIT_USAGE;
 }
 
+/* Every rank runs the command; the first one writes and speaks. */
+static oz_status run_ranks(const oz_cmd *cmd, const char **args, int n_args, oz_err *err) {
+    OZ_TRY(oz_comm_open(&oz_cli_comm, err));
+    OZ_NEED(cmd->ranks || oz_comm_size(oz_cli_comm) == 1, err, OZ_E_USAGE, "%s does not run in several ranks", cmd->name);
+    if (oz_comm_rank(oz_cli_comm) > 0) {
+        OZ_NEED(freopen("/dev/null", "w", stdout), err, OZ_E_IO, "/dev/null: %s", strerror(errno));
+        oz_log_quiet(true);
+    }
+    return cmd->run(args, n_args, err);
+}
+
 /* argv[0] is the command's name. */
 static int run(const oz_cmd *cmd, int argc, char **argv) {
     oz_err err = {0};
@@ -85,8 +96,10 @@ static int run(const oz_cmd *cmd, int argc, char **argv) {
     oz_status s = oz_opt_parse(opts, argc, argv, args, &n_args, &want_help, &err);
     oz_log_quiet(oz_cli_common.quiet);
     if (s == OZ_OK && want_help) oz_opt_help(opts, stdout);
-    else if (s == OZ_OK) s = cmd->run(args, n_args, &err);
+    else if (s == OZ_OK) s = run_ranks(cmd, args, n_args, &err);
     int status = report(s, &err, cmd->name);
+    if (status != EXIT_DONE) oz_comm_abort(oz_cli_comm, status);
+    oz_comm_close(&oz_cli_comm);
     oz_opt_lists_free(opts);
     oz_free(args);
     return status;

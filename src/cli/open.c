@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
@@ -12,7 +13,9 @@ enum { MAX_TEXT_BYTES = 1 << 30 };
 
 oz_status oz_cli_dev_open(oz_dev **out, oz_err *err) {
     const oz_common *c = &oz_cli_common;
-    const oz_dev_cfg cfg = {c->device, (int)c->threads, c->cpu_level, c->deterministic};
+    const int cores = oz_cpu_count() / oz_comm_size(oz_cli_comm); /* ranks of one machine share its cores */
+    const int threads = c->threads || oz_comm_size(oz_cli_comm) == 1 ? (int)c->threads : cores > 0 ? cores : 1;
+    const oz_dev_cfg cfg = {c->device, threads, c->cpu_level, c->deterministic};
     OZ_TRY(oz_dev_open(out, &cfg, err));
     oz_log_info("device: %s", oz_dev_describe(*out));
     return OZ_OK;
@@ -26,7 +29,7 @@ oz_status oz_cli_tok_open(oz_tok **out, const oz_text_files *files, const char *
 
 oz_status oz_cli_model_open(oz_cli_model *m, const char *path, const oz_cli_need *need, oz_err *err) {
     *m = (oz_cli_model){.dev = need->dev, .owns_dev = !need->dev};
-    const oz_model_cfg cfg = {oz_cli_common.dtype, oz_cli_common.max_len, need->max_tok, need->tap_layers ? OZ_TAP_LAYER : 0, 0, 0};
+    const oz_model_cfg cfg = {.dtype = oz_cli_common.dtype, .max_len = oz_cli_common.max_len, .max_tok = need->max_tok, .taps = need->tap_layers ? OZ_TAP_LAYER : 0, .comm = oz_cli_comm};
     oz_status st = need->dev ? OZ_OK : oz_cli_dev_open(&m->dev, err);
     if (st == OZ_OK) st = oz_ckpt_open(&m->ckpt, path, err);
     if (st == OZ_OK && need->tok && (st = oz_text_files_open(&m->text, path, err)) == OZ_OK) st = oz_cli_tok_open(&m->tok, &m->text, path, err);

@@ -105,6 +105,32 @@ static void quantize(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, 
     split(d, n_tok, 4 * n, quantize_rows, &j);
 }
 
+static void row_amax(oz_dev *d, float *amax, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
+    (void)d;
+    for (int64_t t = 0; t < n_tok; t++) amax[t] = oz_act_amax(x + t * ld_x, n);
+}
+
+static void quantize_by_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const row_job *j = arg;
+    for (int64_t t = begin; t < end; t++) {
+        const float *x = j->x + t * j->ld_x, amax = j->x2[t];
+        if (j->q->form == OZ_FORM_Q8) {
+            j->q->scales[t] = oz_act_i8_of((int8_t *)j->q->data + t * j->q->ld, x, j->n, amax);
+            continue;
+        }
+        for (int64_t i = 0; i < j->n; i++) { /* kept as widened e4m3 values */
+            uint8_t code;
+            j->q->scales[t] = oz_act_e4m3_of(&code, x + i, 1, amax);
+            ((float *)j->q->data)[t * j->q->ld + i] = oz_f32_from_e4m3(code);
+        }
+    }
+}
+
+static void quantize_by(oz_dev *d, const oz_rows *y, const float *amax, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
+    row_job j = {.d = d, .q = y, .x = x, .ld_x = ld_x, .x2 = amax, .n = n};
+    split(d, n_tok, 8 * n, quantize_by_rows, &j);
+}
+
 static void silu_mul_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const row_job *j = arg;
     for (int64_t t = begin; t < end; t++) {
@@ -394,7 +420,7 @@ static void sink_kl(oz_dev *d, oz_kl_stat *out, const float *ref, const float *l
 const oz_ops oz_cpu_ops = {
     .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = form_bytes,
     .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
-    .embed = embed, .norm = norm, .quantize = quantize, .linear = linear, .rope_table = rope_table, .rope = rope, .kv_write = kv_write,
+    .embed = embed, .norm = norm, .quantize = quantize, .row_amax = row_amax, .quantize_by = quantize_by, .linear = linear, .rope_table = rope_table, .rope = rope, .kv_write = kv_write,
     .attention = attention, .silu_mul = silu_mul, .add = add, .gather = gather,
     .route = route, .sort = sort, .spread = spread, .grouped_linear = grouped_linear, .combine = combine,
     .sink_stat = sink_stat, .sink_kl = sink_kl,

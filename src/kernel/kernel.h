@@ -101,6 +101,9 @@ typedef struct oz_ops {
     /* RMSNorm of n_vec vectors of `dim` a row: qk-norm has n_vec heads a row. y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
     void (*norm)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, const float *w, int64_t n_tok, int64_t n_vec, int64_t dim, float eps);
     void (*quantize)(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
+    /* For rows of which each rank holds a part; NULL: this device does not run ranks. amax [n_tok] of a part, then quantizing by the whole row's. */
+    void (*row_amax)(oz_dev *d, float *amax, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
+    void (*quantize_by)(oz_dev *d, const oz_rows *y, const float *amax, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
     void (*linear)(oz_dev *d, const oz_linear_args *a);
     /* cos, sin [n_tok, half]: of position * inv_freq[i] (f32 product, as the reference; cos and sin of it correctly rounded), times factor */
     void (*rope_table)(oz_dev *d, float *cos, float *sin, const float *inv_freq, int64_t half, float factor);

@@ -25,7 +25,7 @@ struct oz_grouped_args {
 typedef enum oz_op {
     OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_KV_WRITE, OZ_OP_ATTENTION,
     OZ_OP_SILU_MUL, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER,
-    OZ_OP_ROUTE, OZ_OP_SORT, OZ_OP_SPREAD, OZ_OP_GROUPED, OZ_OP_COMBINE, OZ_OP_COUNT
+    OZ_OP_ROUTE, OZ_OP_SORT, OZ_OP_SPREAD, OZ_OP_GROUPED, OZ_OP_COMBINE, OZ_OP_ALL_REDUCE, OZ_OP_COUNT
 } oz_op;
 
 /* Buffers of a call, [max_tok, width], typed; where the model has experts, those that hold (token, slot) pairs have top_k times the rows. X16 holds rows rounded to the model's 16-bit type. */
@@ -47,9 +47,10 @@ typedef struct oz_step {
     int64_t tok_rows;           /* rows a token: 1, or top_k where they are pairs */
     unsigned tap;               /* TAP: its kind (model.h) */
     int64_t window;
+    bool whole_row;             /* QUANTIZE: the scale is that of the row over all ranks */
 } oz_step;
 
-typedef struct oz_linear { char *module; oz_form form; oz_packed *packed; float *bias; } oz_linear;
+typedef struct oz_linear { char *module; oz_form form; oz_packed *packed; float *bias; bool sums; /* a part of a sum over ranks */ } oz_linear;
 typedef struct oz_step_buf { oz_form form; int64_t width, rows; void *data; float *scales; } oz_step_buf;
 
 struct oz_program {
@@ -59,6 +60,7 @@ struct oz_program {
     oz_route route;                       /* empty without experts */
     oz_step_buf bufs[OZ_BUF_COUNT];
     float *rope_cos, *rope_sin, *inv_freq;
+    float *row_amax;                      /* [max_tok], where there are ranks */
     float norm_eps, attn_scale;
     int64_t layer_end, max_tok, head_rows; /* layer_end: of those that were planned; head_rows: rows of logits a chunk */
 };

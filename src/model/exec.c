@@ -30,6 +30,13 @@ static void run_quantize(const oz_exec *x, const oz_step *s) {
     const oz_program *p = x->p;
     const oz_step_buf *b = &p->bufs[s->src];
     oz_rows y = rows_of(&p->bufs[s->dst]);
+    if (s->whole_row) {
+        const oz_ops *ops = oz_dev_ops(x->dev);
+        ops->row_amax(x->dev, p->row_amax, col(b, s->src_col), b->width, step_rows(x, s), s->n);
+        oz_comm_max(x->comm, p->row_amax, step_rows(x, s));
+        ops->quantize_by(x->dev, &y, p->row_amax, col(b, s->src_col), b->width, step_rows(x, s), s->n);
+        return;
+    }
     oz_dev_ops(x->dev)->quantize(x->dev, &y, col(b, s->src_col), b->width, step_rows(x, s), s->n);
 }
 
@@ -112,6 +119,11 @@ static void run_combine(const oz_exec *x, const oz_step *s) {
     oz_dev_ops(x->dev)->combine(x->dev, &x->p->route, col(d, 0), d->width, col(b, 0), b->width, x->call->n_tok, s->n);
 }
 
+static void run_all_reduce(const oz_exec *x, const oz_step *s) {
+    const oz_step_buf *b = &x->p->bufs[s->dst];
+    oz_comm_sum(x->comm, b->data, x->call->n_tok * b->width);
+}
+
 /* Each op's runner, and the operation of the device that it calls. */
 #define ROW(fn, slot) {fn, offsetof(oz_ops, slot)}
 static const struct { void (*run)(const oz_exec *, const oz_step *); size_t slot; } runners[OZ_OP_COUNT] = {
@@ -120,7 +132,8 @@ static const struct { void (*run)(const oz_exec *, const oz_step *); size_t slot
     [OZ_OP_KV_WRITE] = ROW(run_kv_write, kv_write), [OZ_OP_ATTENTION] = ROW(run_attention, attention), [OZ_OP_SILU_MUL] = ROW(run_silu_mul, silu_mul),
     [OZ_OP_ADD] = ROW(run_add, add), [OZ_OP_TAP] = ROW(run_tap, download), [OZ_OP_GATHER] = ROW(run_gather, gather),
     [OZ_OP_ROUTE] = ROW(run_route, route), [OZ_OP_SORT] = ROW(run_sort, sort), [OZ_OP_SPREAD] = ROW(run_spread, spread),
-    [OZ_OP_GROUPED] = ROW(run_grouped, grouped_linear), [OZ_OP_COMBINE] = ROW(run_combine, combine)};
+    [OZ_OP_GROUPED] = ROW(run_grouped, grouped_linear), [OZ_OP_COMBINE] = ROW(run_combine, combine),
+    [OZ_OP_ALL_REDUCE] = ROW(run_all_reduce, quantize_by)}; /* a device with the operations for ranks has host memory */
 
 oz_status oz_exec_check(const oz_dev *dev, const oz_program *p, oz_err *err) {
     for (int i = 0; i < p->n; i++) {

@@ -68,6 +68,15 @@ int64_t oz_dim_get(const oz_dims *d, oz_dim dim);
 /* inv_freq f32 [head_dim / 2] (transformers' modeling_rope_utils, computed in f64 and rounded). */
 void oz_rope_inv_freq(float *out, const oz_rope_cfg *r, int64_t head_dim);
 
+/* ---- ranks (slice.c) ---- */
+/* What of a model one rank holds: whole KV groups (or a part of one, its KV head held by several ranks), and a range of the feed-forward. */
+typedef struct oz_split { int rank, size; int64_t head_dim, q0, n_q, kv0, n_kv /* heads */, ffn0, n_ffn; } oz_split;
+oz_status oz_split_make(oz_split *out, const oz_dims *d, int rank, int size, oz_err *err);
+/* Dims of the rank's own part, which the plan is compiled from. */
+void oz_split_dims(oz_dims *d, const oz_split *s);
+typedef struct oz_part_of { int64_t row0, n_rows, col0, n_cols; bool sums; /* its product is a part of a sum over ranks */ } oz_part_of;
+oz_part_of oz_split_part(const oz_split *s, const oz_arch_tensor *t);
+
 /* ---- storage ---- */
 typedef struct oz_slot_ref { int linear; float *vec; } oz_slot_ref; /* linear -1: a vector, or absent (vec NULL) */
 
@@ -88,6 +97,8 @@ struct oz_model {
     unsigned taps;
     int64_t layer_begin, layer_end; /* those that are loaded */
     bool headless;
+    oz_comm *comm;              /* not owned; NULL: one rank */
+    oz_split split;
 };
 
 struct oz_state { const oz_model *model; oz_kv *kv; int64_t n_layers, n_blocks; };
@@ -102,6 +113,7 @@ typedef struct oz_exec {
     const oz_kv *kv;            /* [n_layers], NULL for the head */
     const oz_call *call;
     int64_t row0, n_rows;
+    oz_comm *comm;
 } oz_exec;
 /* Whether the device has an operation for every step: OZ_E_UNSUPPORTED names the first it has not. */
 oz_status oz_exec_check(const oz_dev *dev, const oz_program *p, oz_err *err);

@@ -30,9 +30,11 @@ static oz_status vec_load(float **out, oz_model *m, const oz_ckpt *c, const oz_a
     const oz_weight order = {.rows = t->rows, .rope_heads = x->rope_heads}; /* a bias of q or k out of a GGUF is interleaved as its rows are */
     const size_t size = (size_t)oz_dtype_get(x->dtype)->block_bytes;
     for (int64_t r = 0; r < t->rows; r++) oz_to_f32(host + r, x->dtype, (const char *)x->data + (size_t)oz_weight_stored_row(&order, r) * size, 1);
-    oz_status st = m->ops->mem_new((void **)&dev, m->dev, (size_t)t->rows * sizeof *dev, t->name, err);
+    const oz_part_of part = oz_split_part(&m->split, t);
+    const size_t n_bytes = (size_t)part.n_rows * sizeof *dev;
+    oz_status st = m->ops->mem_new((void **)&dev, m->dev, n_bytes, t->name, err);
     if (st == OZ_OK) {
-        m->ops->upload(m->dev, dev, host, (size_t)t->rows * sizeof *dev);
+        m->ops->upload(m->dev, dev, host + part.row0, n_bytes);
         oz_grow((void **)&m->vecs, &m->cap_vecs, m->n_vecs + 1, sizeof *m->vecs);
         *out = m->vecs[m->n_vecs++] = dev;
     }
@@ -48,13 +50,23 @@ static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor
     oz_linear *l = &m->program.linears[m->program.n_linears];
     oz_grow((void **)&m->schemes, &m->cap_schemes, (size_t)m->program.n_linears + 1, sizeof *m->schemes);
     m->schemes[m->program.n_linears] = *scheme;
-    *l = (oz_linear){oz_strdup(t->module), scheme->act == OZ_ACT_NONE ? m->plain_form : form_of_act[scheme->act], NULL, NULL};
+    *l = (oz_linear){oz_strdup(t->module), scheme->act == OZ_ACT_NONE ? m->plain_form : form_of_act[scheme->act], NULL, NULL, false};
     oz_slot_ref *slot = slot_at(m, t);
     if (t->expert <= 0) slot->linear = m->program.n_linears;
     m->program.n_linears++;
     OZ_NEED(m->program.linears[slot->linear].form == l->form, err, OZ_E_UNSUPPORTED,
             "%s: scheme %s takes activations in another form than that of expert 0 (%s), whose product it shares", t->module, scheme->name, m->schemes[slot->linear].name);
-    if (m->ops->pack(&l->packed, m->dev, &w, 0, t->rows, l->form, err) != OZ_OK) return oz_err_prefix(err, "%s (scheme %s)", t->module, scheme->name);
+    const oz_part_of part = oz_split_part(&m->split, t);
+    void *mem = NULL;
+    oz_status st = OZ_OK;
+    if (part.n_cols < t->cols) { /* columns of another rank's: a compact copy of ours, for as long as it is packed */
+        oz_weight ours;
+        st = oz_weight_slice(&ours, &mem, &w, part.row0, part.n_rows, part.col0, part.n_cols, err);
+        if (st == OZ_OK) st = m->ops->pack(&l->packed, m->dev, &ours, 0, part.n_rows, l->form, err);
+        oz_big_free(mem);
+    } else st = m->ops->pack(&l->packed, m->dev, &w, part.row0, part.n_rows, l->form, err);
+    l->sums = part.sums;
+    if (st != OZ_OK) return oz_err_prefix(err, "%s (scheme %s)", t->module, scheme->name);
     oz_scheme_drop(c, &mod);
     m->info.weight_bytes += oz_packed_bytes(l->packed);
     return OZ_OK;
@@ -115,6 +127,7 @@ static oz_status weights_load(oz_model *m, const oz_ckpt *c, const oz_arch_list 
         const oz_arch_tensor *t = &list->items[i];
         if (!is_loaded(m, t)) continue;
         if (oz_interrupted()) st = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted");
+        else if (t->is_bias && m->split.rank > 0 && oz_split_part(&m->split, t).sums) continue; /* added once, by the first rank */
         else if (t->is_bias) st = vec_load(&m->program.linears[slot_at(m, t)->linear].bias, m, c, t, err);
         else if (is_matrix(t)) st = linear_load(m, c, t, &schemes[i], err);
         else st = vec_load(&slot_at(m, t)->vec, m, c, t, err);
@@ -182,6 +195,10 @@ static oz_status bufs_new(oz_model *m, oz_err *err) {
     OZ_TRY(m->ops->mem_new((void **)&m->program.rope_cos, m->dev, n_bytes, "workspace", err));
     OZ_TRY(m->ops->mem_new((void **)&m->program.rope_sin, m->dev, n_bytes, "workspace", err));
     OZ_TRY(m->ops->mem_new((void **)&m->program.inv_freq, m->dev, half * sizeof(float), "workspace", err));
+    if (m->split.size > 1) {
+        OZ_TRY(m->ops->mem_new((void **)&m->program.row_amax, m->dev, (size_t)t * sizeof(float), "workspace", err));
+        OZ_TRY(oz_comm_reserve(m->comm, t * d->hidden_size, err));
+    }
     float *host = oz_alloc_array(half, sizeof *host);
     oz_rope_inv_freq(host, &d->rope, d->head_dim);
     m->ops->upload(m->dev, m->program.inv_freq, host, half * sizeof *host);
@@ -253,12 +270,16 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     oz_dims dims;
     *out = NULL;
     OZ_TRY(oz_arch_read(&arch, &dims, oz_ckpt_config(ckpt), err));
+    oz_split split;
+    OZ_TRY(oz_split_make(&split, &dims, oz_comm_rank(cfg->comm), oz_comm_size(cfg->comm), err));
+    OZ_NEED(split.size == 1 || oz_dev_ops(dev)->quantize_by, err, OZ_E_UNSUPPORTED, "%d ranks: device %s does not run ranks", split.size, oz_dev_describe(dev));
+    oz_split_dims(&dims, &split);
     oz_form plain_form;
     OZ_TRY(plain_form_choose(&plain_form, dev, ckpt, cfg->dtype, err));
     oz_arch_list list;
     OZ_TRY(oz_arch_list_new(&list, oz_ckpt_config(ckpt), err));
     oz_model *m = oz_alloc(sizeof *m);
-    m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->taps = cfg->taps, m->plain_form = plain_form;
+    m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->taps = cfg->taps, m->plain_form = plain_form, m->split = split, m->comm = cfg->comm;
     m->layer_begin = cfg->layer_begin, m->layer_end = cfg->layer_end ? cfg->layer_end : dims.n_layers, m->headless = cfg->layer_end > 0;
     m->program.norm_eps = (float)dims.rms_norm_eps, m->program.layer_end = m->layer_end;
     m->program.attn_scale = (float)(1.0 / sqrt((double)dims.head_dim));
@@ -279,7 +300,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     if (st == OZ_OK) st = oz_plan_compile(m, err);
     if (st == OZ_OK) st = oz_exec_check(dev, &m->program, err);
     m->program.max_tok = m->info.max_tok;
-    if (st == OZ_OK && m->ops->lower && !m->taps && !m->headless) st = m->ops->lower(&m->lowered, dev, &m->program, err);
+    if (st == OZ_OK && m->ops->lower && !m->taps && !m->headless && split.size == 1) st = m->ops->lower(&m->lowered, dev, &m->program, err);
     if (st == OZ_OK) info_fill(m);
     oz_free(schemes);
     oz_arch_list_deinit(&list);
@@ -305,6 +326,7 @@ void oz_model_close(oz_model **p) {
     m->ops->mem_free(m->dev, m->program.rope_cos);
     m->ops->mem_free(m->dev, m->program.rope_sin);
     m->ops->mem_free(m->dev, m->program.inv_freq);
+    m->ops->mem_free(m->dev, m->program.row_amax);
     oz_free(m->vecs);
     oz_free(m->program.linears);
     oz_free(m->schemes);

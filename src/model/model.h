@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include "base/err.h"
 #include "checkpoint/checkpoint.h"
+#include "comm/comm.h"
 #include "kernel/kernel.h"
 #include "scheme/scheme.h"
 
@@ -46,6 +47,7 @@ typedef struct oz_model_cfg {
     unsigned taps;
     int64_t layer_begin, layer_end; /* 0, 0: the whole model; else these layers alone, with the embedding if 0 is among them and
                                      * never a head: memory does not grow with the number of layers */
+    oz_comm *comm;   /* the ranks that share the model, each a slice; NULL: it is run whole */
 } oz_model_cfg;
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err);
 void oz_model_close(oz_model **m);

@@ -8,7 +8,7 @@
 
 static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "linear", "rope",
                                                   "kv_write", "attention",  "silu_mul",  "add",      "tap",    "gather",
-                                                  "route",    "sort",       "spread",    "grouped",  "combine"};
+                                                  "route",    "sort",       "spread",    "grouped",  "combine",  "all_reduce"};
 static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "x16", "qkv", "attn", "out", "gate_up", "ffn", "router", "pairs", "rows", "logits"};
 static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
 const char *oz_op_name(oz_op op) { return op_names[op]; }
@@ -55,7 +55,7 @@ static void emit_quantize(oz_model *m, int layer, oz_bufid src, const oz_slot *s
         }
         if (!user) continue;
         oz_step *s = emit(m, OZ_OP_QUANTIZE, layer);
-        s->dst = form_buf(f, src), s->src = src, s->form = f, s->n = oz_packed_cols(user->packed), s->tok_rows = tok_rows;
+        s->dst = form_buf(f, src), s->src = src, s->form = f, s->n = oz_packed_cols(user->packed), s->tok_rows = tok_rows, s->whole_row = user->sums;
     }
 }
 
@@ -75,6 +75,9 @@ static void emit_linears(oz_model *m, int layer, oz_bufid dst, oz_bufid src, con
         s->n_parts = j - i;
         col += s->n;
     }
+    if (!m->program.linears[idx[0]].sums) return;
+    oz_step *s = emit(m, OZ_OP_ALL_REDUCE, layer);
+    s->dst = s->src = dst, s->n = col;
 }
 
 static void emit_add(oz_model *m, int layer) {
@@ -209,7 +212,7 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
         break;
     case OZ_OP_SPREAD: fprintf(out, "%s <- %s [%lld], a row for each expert of a token", buf_names[s->dst], buf_names[s->src], (long long)s->n); break;
     case OZ_OP_COMBINE: fprintf(out, "%s <- %s [%lld], weighted sum over a token's experts", buf_names[s->dst], buf_names[s->src], (long long)s->n); break;
-    case OZ_OP_NORM: case OZ_OP_ROPE: case OZ_OP_SILU_MUL: case OZ_OP_ADD: case OZ_OP_GATHER: case OZ_OP_COUNT:
+    case OZ_OP_NORM: case OZ_OP_ROPE: case OZ_OP_SILU_MUL: case OZ_OP_ADD: case OZ_OP_GATHER: case OZ_OP_ALL_REDUCE: case OZ_OP_COUNT:
         fprintf(out, "%s[%lld] %s %s", buf_names[s->dst], (long long)s->dst_col, s->op == OZ_OP_ADD ? "+=" : "<-", buf_names[s->src]);
         if (s->n_heads > 1) fprintf(out, ", %lld heads of %lld", (long long)s->n_heads, (long long)s->n);
         else fprintf(out, " [%lld]", (long long)s->n);

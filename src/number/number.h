@@ -84,6 +84,9 @@ int64_t oz_weight_groups(const oz_weight *w); /* scales a row: ceil(cols / group
 int64_t oz_weight_stored_row(const oz_weight *w, int64_t r);
 /* Columns [col0, col0+n) of logical row r, dequantized in f32. */
 void oz_weight_row(float *dst, const oz_weight *w, int64_t r, int64_t col0, int64_t n);
+/* A compact copy (out is not w) of rows [row0, row0 + n_rows), columns [col0, col0 + n_cols), in *mem (oz_big_free). OZ_E_UNSUPPORTED where a group, a
+ * block or an interleaved head would be cut. */
+oz_status oz_weight_slice(oz_weight *out, void **mem, const oz_weight *w, int64_t row0, int64_t n_rows, int64_t col0, int64_t n_cols, oz_err *err);
 /* Bytes of the codes, scales and zeros as stored. */
 size_t oz_weight_bytes(const oz_weight *w);
 
@@ -101,6 +104,9 @@ oz_status oz_rtn_row(void *codes_row, void *scales_row, const oz_rtn *q, const f
  * int8: s = amax / 127, q = clamp(rne(x / s), -127, 127), true division; an all-zero token: s = 1, q = 0.
  * e4m3: s = max(amax / 448, 1 / (448 * 512)), q = e4m3(clamp(x / s)).
  * A token with a NaN or an infinity gets scale NaN and codes 0, so that what is computed from it is NaN too. */
+float oz_act_amax(const float *x, int64_t n); /* NaN where x holds a NaN or an infinity */
+float oz_act_i8_of(int8_t *q, const float *x, int64_t n, float amax); /* amax of a row that x is a part of */
+float oz_act_e4m3_of(uint8_t *q, const float *x, int64_t n, float amax);
 float oz_act_i8(int8_t *q, const float *x, int64_t n);
 float oz_act_e4m3(uint8_t *q, const float *x, int64_t n);
 

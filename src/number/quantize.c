@@ -57,8 +57,7 @@ oz_status oz_rtn_row(void *codes_row, void *scales_row, const oz_rtn *q, const f
     return OZ_OK;
 }
 
-/* NaN where x holds a NaN or an infinity. */
-static float amax_of(const float *x, int64_t n) {
+float oz_act_amax(const float *x, int64_t n) {
     float amax = 0;
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(x[i])) return NAN;
@@ -67,8 +66,8 @@ static float amax_of(const float *x, int64_t n) {
     return amax;
 }
 
-float oz_act_i8(int8_t *q, const float *x, int64_t n) {
-    float amax = amax_of(x, n), s = amax / 127.0f;
+float oz_act_i8_of(int8_t *q, const float *x, int64_t n, float amax) {
+    float s = amax / 127.0f;
     if (!(s > 0)) { /* all zero, or not a number: then the scale carries it on */
         for (int64_t i = 0; i < n; i++) q[i] = 0;
         return isnan(s) ? s : 1.0f;
@@ -80,8 +79,8 @@ float oz_act_i8(int8_t *q, const float *x, int64_t n) {
     return s;
 }
 
-float oz_act_e4m3(uint8_t *q, const float *x, int64_t n) {
-    float amax = amax_of(x, n), s = amax / 448.0f;
+float oz_act_e4m3_of(uint8_t *q, const float *x, int64_t n, float amax) {
+    float s = amax / 448.0f;
     if (isnan(s)) {
         for (int64_t i = 0; i < n; i++) q[i] = 0;
         return s;
@@ -90,3 +89,6 @@ float oz_act_e4m3(uint8_t *q, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) q[i] = oz_e4m3_from_f32(x[i] / s); /* which clamps */
     return s;
 }
+
+float oz_act_i8(int8_t *q, const float *x, int64_t n) { return oz_act_i8_of(q, x, n, oz_act_amax(x, n)); }
+float oz_act_e4m3(uint8_t *q, const float *x, int64_t n) { return oz_act_e4m3_of(q, x, n, oz_act_amax(x, n)); }
