@@ -34,6 +34,8 @@ const ck_suite ck_suites[] = {
     {"attention", "u |v| (n/4 + 8|s|)", ck_attention},
     {"stat", "1e-13", ck_stat},
     {"kl", "1e-13", ck_kl},
+    {"route", "1 ULP", ck_route},
+    {"combine", "exact", ck_combine},
     {"op_linear", "u K sum|wx|", ck_op_linear},
     {"op_embed", "exact", ck_op_embed},
     {"op_pack", "exact", ck_op_pack},
@@ -42,6 +44,7 @@ const ck_suite ck_suites[] = {
     {"op_rope_table", "exact", ck_op_rope_table},
     {"op_rows", "exact", ck_op_rows},
     {"op_attention", "u |v| (n/4 + 8|s|)", ck_op_attention},
+    {"op_experts", "u K sum|wx|", ck_op_experts},
     {"op_sinks", "exact", ck_op_sinks},
     {NULL, NULL, NULL},
 };

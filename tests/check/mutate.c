@@ -1,5 +1,6 @@
 /* The mutation run: is the checker worth its green? Each mutation puts one plausible bug around a working kernel, and the suite of that slot must
  * turn red. Wrappers call the kernel that they broke through `right`, the untouched table of the level. */
+#include "kernel/step.h"
 #include "suites.h"
 
 static oz_cpu_table right;
@@ -249,6 +250,86 @@ static void kl_target(oz_kl_stat *o, const float *r, const float *x, int32_t tar
     o->p = o->p_ref;
 }
 
+/* ---- experts ---- */
+
+static void route_ties(int32_t *experts, float *weights, const float *logits, int64_t n, int64_t k) {
+    float *turned = oz_alloc_array((size_t)n, sizeof *turned);
+    for (int64_t e = 0; e < n; e++) turned[e] = logits[n - 1 - e];
+    right.route(experts, weights, turned, n, k);
+    for (int64_t s = 0; s < k; s++) experts[s] = (int32_t)n - 1 - experts[s];
+    oz_free(turned);
+}
+static void route_shares(int32_t *experts, float *weights, const float *logits, int64_t n, int64_t k) {
+    double sum = 0, chosen = 0;
+    right.route(experts, weights, logits, n, k);
+    for (int64_t e = 0; e < n; e++) sum += exp(logits[e] - logits[experts[0]]);
+    for (int64_t s = 0; s < k; s++) chosen += exp(logits[experts[s]] - logits[experts[0]]);
+    for (int64_t s = 0; s < k; s++) weights[s] *= (float)(chosen / sum);
+}
+static void route_wrong(int32_t *experts, float *weights, const float *logits, int64_t n, int64_t k) {
+    right.route(experts, weights, logits, n, k);
+    experts[k - 1] = (int32_t)((experts[k - 1] + 1) % n);
+}
+static void combine_slot(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t k, int64_t n) {
+    right.combine(y, x, ld, rows, weights, k > 1 ? k - 1 : k, n);
+}
+static void combine_weight(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t k, int64_t n) {
+    float dropped[256];
+    for (int64_t s = 0; s < k; s++) dropped[s] = s == k - 1 ? 1 : weights[s];
+    right.combine(y, x, ld, rows, dropped, k, n);
+}
+static void combine_order(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t k, int64_t n) {
+    float w[256];
+    int32_t r[256];
+    for (int64_t s = 0; s < k; s++) w[s] = weights[k - 1 - s], r[s] = rows[k - 1 - s];
+    right.combine(y, x, ld, r, w, k, n);
+}
+static void combine_tail(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t k, int64_t n) {
+    right.combine(y, x, ld, rows, weights, k, n & ~(int64_t)7);
+}
+static void op_sort_boundary(oz_dev *d, const oz_route *r, int64_t n_tok) {
+    right_ops.sort(d, r, n_tok);
+    for (int64_t e = 1; e < r->n_experts; e++) r->starts[e] += r->starts[e] < r->starts[e + 1];
+}
+static void op_sort_unstable(oz_dev *d, const oz_route *r, int64_t n_tok) {
+    right_ops.sort(d, r, n_tok);
+    for (int64_t e = 0; e < r->n_experts; e++) {
+        const int32_t a = r->starts[e], b = r->starts[e + 1] - 1;
+        if (a >= b) continue;
+        const int32_t first = r->pairs[a];
+        r->pairs[a] = r->pairs[b], r->pairs[b] = first;
+        r->rows[r->pairs[a]] = a, r->rows[r->pairs[b]] = b;
+    }
+}
+static void op_spread(oz_dev *d, const oz_route *r, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
+    right_ops.spread(d, r, y, ld_y, x, ld_x, n_tok, n);
+    for (int64_t i = 0; i < n_tok * r->top_k; i++) memcpy(y + i * ld_y, x + i / r->top_k * ld_x, (size_t)n * sizeof *y); /* unsorted */
+}
+static void op_grouped_expert(oz_dev *d, const oz_grouped_args *a) {
+    const oz_packed *experts[256];
+    oz_grouped_args b = *a;
+    for (int64_t e = 0; e < a->route->n_experts; e++) experts[e] = a->experts[(e + 1) % a->route->n_experts];
+    b.experts = experts;
+    right_ops.grouped_linear(d, &b);
+}
+/* The last row of each group goes to the next one. */
+static void op_grouped_boundary(oz_dev *d, const oz_grouped_args *a) {
+    int32_t starts[257];
+    oz_grouped_args b = *a;
+    oz_route r = *a->route;
+    for (int64_t e = 0; e <= r.n_experts; e++) starts[e] = r.starts[e] - (e > 0 && e < r.n_experts && r.starts[e] > r.starts[e - 1]);
+    r.starts = starts, b.route = &r;
+    right_ops.grouped_linear(d, &b);
+}
+static void op_grouped_scales(oz_dev *d, const oz_grouped_args *a) {
+    oz_grouped_args b = *a;
+    float *scales = oz_alloc_array((size_t)(a->n_tok * a->route->top_k), sizeof *scales);
+    for (int64_t i = 0; a->x.scales && i < a->n_tok * a->route->top_k; i++) scales[i] = a->x.scales[0];
+    if (a->x.scales) b.x.scales = scales;
+    right_ops.grouped_linear(d, &b);
+    oz_free(scales);
+}
+
 /* ---- operations ---- */
 
 static void op_linear_bias(oz_dev *d, const oz_linear_args *a) {
@@ -365,6 +446,19 @@ static const mutation mutations[] = {
     IN_TABLE(kl, "off by 1e-8", kl_f32),
     IN_TABLE(kl, "NaN from an excluded token", kl_infinite),
     IN_TABLE(kl, "the reference's probability for both", kl_target),
+    IN_TABLE(route, "ties to the higher number", route_ties),
+    IN_TABLE(route, "not divided by their sum", route_shares),
+    IN_TABLE(route, "the last expert's neighbour", route_wrong),
+    IN_TABLE(combine, "the last slot left out", combine_slot),
+    IN_TABLE(combine, "the last weight dropped", combine_weight),
+    IN_TABLE(combine, "slots in reverse", combine_order),
+    IN_TABLE(combine, "no tail", combine_tail),
+    IN_OPS(sort, "op_experts", "a group's boundary off by one", op_sort_boundary),
+    IN_OPS(sort, "op_experts", "first and last of a group swapped", op_sort_unstable),
+    IN_OPS(spread, "op_experts", "rows not sorted", op_spread),
+    IN_OPS(grouped_linear, "op_experts", "the next expert's matrix", op_grouped_expert),
+    IN_OPS(grouped_linear, "op_experts", "a row to the next group's expert", op_grouped_boundary),
+    IN_OPS(grouped_linear, "op_experts", "the first row's scale for all", op_grouped_scales),
     IN_OPS(linear, "op_linear", "the first part's bias only", op_linear_bias),
     IN_OPS(linear, "op_linear", "parts in reverse", op_linear_order),
     IN_OPS(embed, "op_embed", "a last bit of the last row", op_embed),

@@ -22,5 +22,8 @@ void ck_op_rope_table(ck *c);
 void ck_op_attention(ck *c);
 void ck_op_sinks(ck *c);
 void ck_op_pack(ck *c);
+void ck_route(ck *c);
+void ck_combine(ck *c);
+void ck_op_experts(ck *c);
 
 #endif

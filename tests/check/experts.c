@@ -1,0 +1,188 @@
+/* A mixture of experts: the two slots that work on one token, and the way of a whole call through route, sort, spread, product and combine, against
+ * f64 and against each token alone. */
+#include "kernel/step.h"
+#include "suites.h"
+
+/* ---- slots ---- */
+
+/* Does a stand before b? NaN is last. */
+static bool before(const float *logits, int32_t a, int32_t b) {
+    double x = isnan(logits[a]) ? -INFINITY : logits[a], y = isnan(logits[b]) ? -INFINITY : logits[b];
+    return x > y || (x == y && a < b);
+}
+
+static void fill_router(ck *c, float *logits, int64_t n, int i) {
+    for (int64_t e = 0; e < n; e++) logits[e] = i % 4 == 1 ? (float)ck_int(c, -2, 2) : (float)oz_rng_normal(&c->rng) * (i % 4 == 2 ? 100 : 2);
+    if (i % 4 == 3) memset(logits, 0, (size_t)n * sizeof *logits);
+    if (i % 9 == 4) logits[ck_int(c, 0, n - 1)] = i % 2 ? NAN : -INFINITY;
+}
+
+/* Experts exactly; weights to a unit of the last place, or no numbers where a logit is none. */
+void ck_route(ck *c) {
+    for (int i = 0; i < 400; i++, c->n_cases++) {
+        const int64_t n = i % 5 ? ck_int(c, 1, 20) : ck_int(c, 1, 200), k = i % 7 == 0 ? n : ck_int(c, 1, n < 9 ? n : 9);
+        ck_buf logits = ck_buf_new((size_t)n * sizeof(float), 4 * (size_t)ck_int(c, 0, 7)), ids = ck_buf_new((size_t)k * 4, 0), weights = ck_buf_new((size_t)k * 4, 0);
+        const float *l = logits.p, *w = weights.p;
+        const int32_t *found = ids.p;
+        fill_router(c, logits.p, n, i);
+        c->dev.table.route(ids.p, weights.p, l, n, k);
+        bool any_nan = n == 1 && isinf(l[0]); /* exp(-inf - -inf) */
+        for (int64_t e = 0; e < n; e++) any_nan |= isnan(l[e]);
+        long double sum = 0;
+        for (int64_t s = 0; s < k; s++) {
+            int64_t better = 0;
+            for (int32_t e = 0; e < n && found[s] >= 0 && found[s] < n; e++) better += before(l, e, found[s]);
+            if (found[s] < 0 || found[s] >= n || better != s) ck_fail(c, "%lld of %lld: slot %lld has expert %d, which is number %lld", (long long)k, (long long)n, (long long)s, found[s], (long long)better);
+            else sum += expl((long double)l[found[s]] - l[found[0]]);
+        }
+        for (int64_t s = 0; s < k && !any_nan && found[s] >= 0 && found[s] < n; s++) {
+            const double want = (double)(expl((long double)l[found[s]] - l[found[0]]) / sum);
+            ck_bound(c, ck_ulp(w[s], want), 1, "weight %lld of %lld: expected %.9g, found %.9g", (long long)s, (long long)k, want, w[s]);
+            if (k == 1 && w[0] != 1) ck_fail(c, "weight of a lone expert: expected 1, found %.9g", w[0]);
+        }
+        if (any_nan && !isnan(w[0])) ck_fail(c, "a logit is no number, the weight is %.9g", w[0]);
+        ck_buf_check(c, &ids, "experts"), ck_buf_check(c, &weights, "weights");
+        ck_buf_free(&logits), ck_buf_free(&ids), ck_buf_free(&weights);
+    }
+}
+
+void ck_combine(ck *c) {
+    for (int i = 0; i < 300; i++, c->n_cases++) {
+        const int64_t n = ck_int(c, 1, 70), k = ck_int(c, 1, 8), ld = n + ck_int(c, 0, 5), n_rows = k + ck_int(c, 0, 9);
+        ck_buf x = ck_buf_new((size_t)(n_rows * ld) * sizeof(float), 4 * (size_t)ck_int(c, 0, 7)), y = ck_buf_new((size_t)n * sizeof(float), 4 * (size_t)ck_int(c, 0, 7));
+        float weights[8], *want = oz_alloc_array((size_t)n, sizeof *want);
+        int32_t rows[8];
+        ck_fill(c, x.p, n_rows * ld, (ck_pattern)(i % CK_PATTERNS));
+        for (int64_t s = 0; s < k; s++) weights[s] = (float)oz_rng_uniform(&c->rng), rows[s] = (int32_t)ck_int(c, 0, n_rows - 1);
+        c->dev.table.combine(y.p, x.p, ld, rows, weights, k, n);
+        for (int64_t s = 0; s < k; s++) {
+            for (int64_t j = 0; j < n; j++) {
+                const float p = weights[s] * ((const float *)x.p)[rows[s] * ld + j];
+                want[j] = s ? want[j] + p : p;
+            }
+        }
+        ck_same(c, y.p, want, (size_t)n * sizeof *want, "weighted sum");
+        ck_buf_check(c, &y, "weighted sum");
+        oz_free(want);
+        ck_buf_free(&x), ck_buf_free(&y);
+    }
+}
+
+/* ---- a whole call ---- */
+
+typedef struct moe {
+    int64_t n_tok, n_experts, k, rows, cols;
+    oz_form form;
+    oz_weight *w;
+    oz_packed **p;
+    float *scales, *x, *logits;
+    oz_route route;
+    oz_rows spread, plain; /* inputs of the product by sorted row, as the form says; and as f32 */
+    ck_buf y, out;         /* [pairs, rows], [n_tok, rows] */
+} moe;
+
+static float *normals(ck *c, int64_t n) {
+    float *x = oz_alloc_array((size_t)n, sizeof *x);
+    ck_fill(c, x, n, CK_NORMAL);
+    return x;
+}
+
+static void moe_init(ck *c, moe *m, int i) {
+    memset(m, 0, sizeof *m);
+    m->n_tok = i % 4 ? ck_int(c, 1, 30) : 1, m->n_experts = ck_int(c, 1, 12), m->k = i % 5 ? ck_int(c, 1, m->n_experts) : m->n_experts;
+    m->rows = ck_int(c, 1, 90), m->cols = ck_int(c, 1, 120), m->form = i % 2 ? OZ_FORM_Q8 : OZ_FORM_F32;
+    m->w = oz_alloc_array((size_t)m->n_experts, sizeof *m->w), m->p = oz_alloc_array((size_t)m->n_experts, sizeof *m->p);
+    m->scales = oz_alloc_array((size_t)m->rows, sizeof *m->scales);
+    for (int64_t r = 0; r < m->rows; r++) m->scales[r] = (float)(0.01 + oz_rng_uniform(&c->rng));
+    for (int64_t e = 0; e < m->n_experts; e++) {
+        int8_t *codes = oz_alloc((size_t)(m->rows * m->cols));
+        for (int64_t j = 0; j < m->rows * m->cols; j++) codes[j] = (int8_t)ck_int(c, -127, 127);
+        m->w[e] = (oz_weight){.codec = OZ_CODEC_I8, .rows = m->rows, .cols = m->cols, .codes = codes, .row_bytes = m->cols, .scales = m->scales,
+                              .scale_dtype = OZ_DTYPE_F32, .group_size = m->cols};
+        if (oz_cpu_pack(&m->p[e], &c->dev.head, &m->w[e], 0, m->rows, m->form, NULL) != OZ_OK) ck_fail(c, "pack failed");
+    }
+    m->x = normals(c, m->n_tok * m->cols);
+    m->logits = oz_alloc_array((size_t)(m->n_tok * m->n_experts), sizeof *m->logits);
+    for (int64_t t = 0; t < m->n_tok; t++) fill_router(c, m->logits + t * m->n_experts, m->n_experts, i % 3 == 2 ? 3 : i % 3); /* 3: all to the first */
+    const int64_t pairs = m->n_tok * m->k;
+    m->route = (oz_route){m->n_experts, m->k, oz_alloc_array((size_t)pairs, 4), oz_alloc_array((size_t)pairs, 4), oz_alloc_array((size_t)pairs, 4),
+                          oz_alloc_array((size_t)pairs, 4), oz_alloc_array((size_t)m->n_experts + 1, 4)};
+    m->plain = (oz_rows){OZ_FORM_F32, oz_alloc_array((size_t)(pairs * m->cols), 4), m->cols, NULL};
+    m->spread = m->form == OZ_FORM_F32 ? m->plain : (oz_rows){m->form, oz_alloc_array((size_t)(pairs * m->cols), 1), m->cols, oz_alloc_array((size_t)pairs, 4)};
+    m->y = ck_buf_new((size_t)(pairs * m->rows) * sizeof(float), 0), m->out = ck_buf_new((size_t)(m->n_tok * m->rows) * sizeof(float), 0);
+}
+
+static void moe_deinit(ck *c, moe *m) {
+    for (int64_t e = 0; e < m->n_experts; e++) {
+        oz_cpu_packed_free(&c->dev.head, &m->p[e]);
+        oz_free((void *)(uintptr_t)m->w[e].codes);
+    }
+    if (m->form != OZ_FORM_F32) oz_free(m->spread.data), oz_free(m->spread.scales);
+    void *all[] = {m->w, m->p, m->scales, m->x, m->logits, m->route.experts, m->route.weights, m->route.pairs, m->route.rows, m->route.starts, m->plain.data};
+    for (int i = 0; i < CK_COUNT(all); i++) oz_free(all[i]);
+    ck_buf_free(&m->y), ck_buf_free(&m->out);
+}
+
+/* Tokens [t0, t0 + n) to out. */
+static void moe_run(oz_cpu_dev *d, moe *m, int64_t t0, int64_t n, float *out) {
+    const oz_ops *ops = d->head.ops;
+    ops->route(&d->head, &m->route, m->logits + t0 * m->n_experts, m->n_experts, n);
+    ops->sort(&d->head, &m->route, n);
+    ops->spread(&d->head, &m->route, m->plain.data, m->cols, m->x + t0 * m->cols, m->cols, n, m->cols);
+    if (m->form != OZ_FORM_F32) ops->quantize(&d->head, &m->spread, m->plain.data, m->cols, n * m->k, m->cols);
+    ops->grouped_linear(&d->head, &(oz_grouped_args){(const oz_packed *const *)m->p, &m->route, m->spread, m->y.p, m->rows, n});
+    ops->combine(&d->head, &m->route, out, m->rows, m->y.p, m->rows, n, m->rows);
+}
+
+/* Sorted rows: each pair once, by expert, and of one expert in order. */
+static bool check_sorted(ck *c, const moe *m) {
+    const oz_route *r = &m->route;
+    const int64_t pairs = m->n_tok * m->k;
+    bool good = r->starts[0] == 0 && r->starts[m->n_experts] == pairs;
+    for (int64_t e = 0; e < m->n_experts && good; e++) {
+        good = r->starts[e] <= r->starts[e + 1];
+        for (int64_t i = r->starts[e]; i < r->starts[e + 1] && good; i++)
+            good = r->pairs[i] >= 0 && r->pairs[i] < pairs && r->experts[r->pairs[i]] == e && r->rows[r->pairs[i]] == i && (i == r->starts[e] || r->pairs[i] > r->pairs[i - 1]);
+    }
+    if (!good) ck_fail(c, "%lld tokens, %lld of %lld experts: not sorted", (long long)m->n_tok, (long long)m->k, (long long)m->n_experts);
+    return good;
+}
+
+/* One output in f64, from the activations as they were stored. */
+static void check_output(ck *c, const moe *m, int64_t t, int64_t r) {
+    const oz_route *o = &m->route;
+    double want = 0, mag = 0;
+    for (int64_t s = 0; s < m->k; s++) {
+        const int64_t row = o->rows[t * m->k + s];
+        const int8_t *w = (const int8_t *)m->w[o->experts[t * m->k + s]].codes + r * m->cols;
+        const double scale = m->scales[r] * (double)o->weights[t * m->k + s] * (m->form == OZ_FORM_F32 ? 1 : m->spread.scales[row]);
+        for (int64_t i = 0; i < m->cols; i++) {
+            const double p = scale * w[i] * (m->form == OZ_FORM_F32 ? m->x[t * m->cols + i] : ((const int8_t *)m->spread.data)[row * m->cols + i]);
+            want += p, mag += fabs(p);
+        }
+    }
+    const float got = ((const float *)m->out.p)[t * m->rows + r];
+    ck_bound(c, fabs(got - want), 0x1p-24 * (double)(m->cols + m->k + 8) * mag, "%lld tokens, %lld of %lld experts: token %lld row %lld: expected %.9g, found %.9g",
+             (long long)m->n_tok, (long long)m->k, (long long)m->n_experts, (long long)t, (long long)r, want, got);
+}
+
+void ck_op_experts(ck *c) {
+    for (int i = 0; i < 60; i++, c->n_cases++) {
+        moe m;
+        moe_init(c, &m, i);
+        const size_t row_bytes = (size_t)m.rows * sizeof(float);
+        float *other = oz_alloc((size_t)m.n_tok * row_bytes);
+        moe_run(&c->many, &m, 0, m.n_tok, m.out.p);
+        ck_buf_check(c, &m.y, "product"), ck_buf_check(c, &m.out, "output");
+        if (check_sorted(c, &m)) {
+            for (int64_t t = 0; t < m.n_tok; t++)
+                for (int64_t r = 0; r < m.rows; r++) check_output(c, &m, t, r);
+        }
+        moe_run(&c->dev, &m, 0, m.n_tok, other);
+        ck_same(c, other, m.out.p, (size_t)m.n_tok * row_bytes, "one thread and three");
+        for (int64_t t = 0; t < m.n_tok; t++) moe_run(&c->dev, &m, t, 1, other + t * m.rows);
+        ck_same(c, other, m.out.p, (size_t)m.n_tok * row_bytes, "a token alone and in company");
+        oz_free(other);
+        moe_deinit(c, &m);
+    }
+}
