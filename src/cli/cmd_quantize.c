@@ -14,7 +14,7 @@ static const oz_opt opts[] = {
     {"scheme", 0, OZ_OPT_STR, &scheme_name, 0, 0, NULL, "S", "one of those below"},
     {"group-size", 0, OZ_OPT_INT, &group_size, 0, 1 << 24, NULL, "N",
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
-    {"targets", 0, OZ_OPT_LIST, &targets, 0, 0, NULL, "PAT", "what to quantize; default Linear, which leaves out lm_head"},
+    {"targets", 0, OZ_OPT_LIST, &targets, 0, 0, NULL, "PAT", "what to quantize; default Linear, which leaves out lm_head and routers"},
     {"ignore", 0, OZ_OPT_LIST, &ignore, 0, 0, NULL, "PAT", "what to leave as it is; wins over --targets"},
     {0},
 };
@@ -32,10 +32,10 @@ static oz_opt_cmd cmd = {
 static const oz_opt_cmd *describe(void) {
     if (cmd.details) return &cmd;
     oz_buf_puts(&details, "Weights are rounded to nearest, without data, in 32-bit floats: the scale is rounded to the model's type first, and codes are computed against "
-                          "the rounded scale. MODEL is a dense checkpoint or a GGUF. Embeddings, norms, biases and lm_head are kept.\n\nSchemes:\n");
+                          "the rounded scale. MODEL is a dense checkpoint or a GGUF. Embeddings, norms, biases, routers and lm_head are kept.\n\nSchemes:\n");
     for (size_t i = 0; i < oz_preset_count(); i++) oz_buf_printf(&details, "\n%s: %s.\n", oz_preset_at(i)->scheme.name, oz_preset_at(i)->help);
     oz_buf_puts(&details, "\nPAT is a module's exact name, a class name (Linear), or re: and a regular expression that is matched from the start of the name. "
-                          "One that matches nothing is an error. A class name does not reach lm_head: name it, or use an expression.\n");
+                          "One that matches nothing is an error. A class name does not reach lm_head or a router: name it, or use an expression.\n");
     cmd.details = details.data;
     return &cmd;
 }

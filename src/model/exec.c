@@ -140,7 +140,7 @@ oz_status oz_exec_check(const oz_dev *dev, const oz_program *p, oz_err *err) {
         const oz_step *s = &p->steps[i];
         void *slot; /* a function, of which only the presence counts */
         memcpy(&slot, (const char *)oz_dev_ops(dev) + runners[s->op].slot, sizeof slot);
-        OZ_NEED(slot, err, OZ_E_UNSUPPORTED, "layer %d: this device (%s) has no operation \"%s\"", s->layer, oz_dev_describe(dev), oz_op_name(s->op));
+        OZ_NEED(slot, err, OZ_E_UNSUPPORTED, "this device (%s) has no operation \"%s\" (step %d, layer %d)", oz_dev_describe(dev), oz_op_name(s->op), i, s->layer);
     }
     return OZ_OK;
 }

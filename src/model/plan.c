@@ -188,7 +188,7 @@ oz_status oz_plan_compile(oz_model *m, oz_err *err) {
 static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
     char where[16] = "-";
     if (s->layer >= 0) snprintf(where, sizeof where, "%d", s->layer);
-    fprintf(out, "%5s  %-10s", where, op_names[s->op]);
+    fprintf(out, "%5s  %-11s", where, op_names[s->op]);
     switch (s->op) {
     case OZ_OP_EMBED: fprintf(out, "%s <- %s", buf_names[s->dst], m->program.linears[s->part0].module); break;
     case OZ_OP_ROPE_TABLE: fprintf(out, "cos, sin [tokens, %lld]", (long long)s->n / 2); break;
@@ -222,7 +222,7 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
 }
 
 void oz_model_plan_print(const oz_model *m, FILE *out) {
-    fprintf(out, "layer  op        what\n");
+    fprintf(out, "layer  op         what\n");
     for (int i = 0; i < m->program.n; i++) {
         if (i == m->program.n_layers_end) fprintf(out, "-- for each chunk of at most %lld rows that the sink asks for\n", (long long)m->program.head_rows);
         step_print(m, &m->program.steps[i], out);

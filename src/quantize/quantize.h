@@ -21,7 +21,7 @@ oz_status oz_convert_run(oz_convert *c, const char *target, bool force, oz_pool 
  * Matrices and biases are normal with the config's initializer_range, norms are 1. The values depend on the seed, the tensor's name
  * and the place in it alone: not on threads, shards or the other tensors. */
 typedef struct oz_synth oz_synth;
-/* config: a config.json without quantization_config. Stored as the config's dtype, linear modules but lm_head under `scheme`
+/* config: a config.json without quantization_config. Stored as the config's dtype, linear modules but lm_head and routers under `scheme`
  * (OZ_SCHEME_DENSE: none); those are the same weights, quantized. */
 oz_status oz_synth_new(oz_synth **out, const json_t *config, const oz_scheme *scheme, uint64_t seed, size_t shard_bytes, oz_err *err);
 void oz_synth_free(oz_synth **s);
@@ -35,7 +35,7 @@ oz_status oz_synth_run(oz_synth *s, const char *target, bool force, oz_pool *poo
 typedef struct oz_quantize oz_quantize;
 typedef struct oz_quantize_cfg {
     oz_scheme scheme;
-    const char *const *targets, *const *ignore; /* patterns of scheme.h; no targets: "Linear". A class name does not reach lm_head */
+    const char *const *targets, *const *ignore; /* patterns of scheme.h; no targets: "Linear". A class name does not reach lm_head or a router */
     size_t n_targets, n_ignore;
     size_t shard_bytes; /* 0: no limit */
 } oz_quantize_cfg;

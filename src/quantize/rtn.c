@@ -2,7 +2,7 @@
  * be wrong with the request is known, and every size, before a byte is written. The run takes one tensor at a time and of it some
  * rows at a time, all threads on them; each row is independent, so that neither chunks nor threads show in the result.
  *
- * lm_head: only a pattern that names it quantizes it, since class names are used for "all layers". With tied embeddings the head has no tensor of
+ * lm_head and routers: only a pattern that names them quantizes them, since class names are used for "all layers". With tied embeddings the head has no tensor of
  * its own; quantizing it unties the two: the embedding stays as it was, the head is written beside it. */
 #include "base/file.h"
 #include "base/map.h"

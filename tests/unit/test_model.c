@@ -119,11 +119,10 @@ static void test_chunks_are_bit_equal(void **s) {
 }
 
 /* Two sequences in one call give each what it gives alone. */
-static void test_batch_is_bit_equal(void **s) {
-    (void)s;
+static void batch_check(const char *name) {
     fixture f;
     oz_err e = {0};
-    open_fixture(&f, "qwen3", 128);
+    open_fixture(&f, name, 128);
     const int64_t v = f.info->vocab_size;
     run_part(&f, 0, 20, forward, (oz_call){0});
     int32_t ids[33];
@@ -138,6 +137,12 @@ static void test_batch_is_bit_equal(void **s) {
     assert_memory_equal(both, f.logits, (size_t)(20 * v) * sizeof(float));
     free(both);
     close_fixture(&f);
+}
+
+static void test_batch_is_bit_equal(void **s) {
+    (void)s;
+    batch_check("qwen3");
+    batch_check("mixtral");
 }
 
 /* Layers [0, 1) then [1, all) through host residuals: the same logits as at once. */
