@@ -98,7 +98,11 @@ static oz_status parse_one(const oz_opt_cmd *cmd, int argc, char **argv, int *i,
         o = find(cmd, arg + 2, n, 0);
         if (arg[2 + n]) value = arg + 2 + n + 1;
     } else {
-        o = arg[2] ? NULL : find(cmd, NULL, 0, arg[1]);
+        o = find(cmd, NULL, 0, arg[1]);
+        if (o && arg[2]) { /* -n5 */
+            if (o->type == OZ_OPT_FLAG) o = NULL;
+            else value = arg + 2;
+        }
     }
     if (!o) return unknown(cmd, arg, err);
     if (o->type == OZ_OPT_FLAG) {

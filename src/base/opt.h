@@ -31,7 +31,7 @@ typedef struct oz_opt_cmd {
     int min_args, max_args;                       /* of positional arguments; max -1: any number */
 } oz_opt_cmd;
 
-/* Parses argv[1..]; `--name value`, `--name=value`, `-n value`, `--`, options after positionals. args receives pointers into
+/* Parses argv[1..]; `--name value`, `--name=value`, `-n value`, `-nvalue`, `--`, options after positionals. args receives pointers into
  * argv, *n_args their number (room for argc). OZ_E_USAGE with a message that names the option. --help sets *help. */
 oz_status oz_opt_parse(const oz_opt_cmd *cmd, int argc, char **argv, const char **args, int *n_args, bool *help, oz_err *err);
 void oz_opt_help(const oz_opt_cmd *cmd, FILE *out);

@@ -42,7 +42,7 @@ typedef struct oz_quantize_cfg {
 /* What a matrix of the model becomes. */
 typedef struct oz_quantize_module { const char *name; const oz_scheme *scheme; int64_t rows, cols; size_t bytes; /* as written */ } oz_quantize_module;
 /* Errors: a source that is quantized already; a pattern that matches nothing; nothing left to quantize; a group size that does not divide
- * (every offender is logged, the message sums them up). ckpt must outlive the job; cfg need not. */
+ * (the first few offenders are logged, the message counts them). ckpt must outlive the job; cfg need not. */
 oz_status oz_quantize_new(oz_quantize **out, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, oz_err *err);
 void oz_quantize_free(oz_quantize **q);
 const oz_layout *oz_quantize_layout(const oz_quantize *q);

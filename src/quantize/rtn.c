@@ -115,7 +115,9 @@ static oz_status select_modules(oz_quantize *q, const oz_quantize_cfg *cfg, oz_e
     return st;
 }
 
-/* Logs every module whose columns the group size does not divide; the message has the first one, how many there are, and what would do. */
+enum { SHOWN = 8 }; /* offenders that are listed one by one */
+
+/* Logs the modules whose columns the group size does not divide; the message has the first one, how many there are, and what would do. */
 static oz_status check_groups(const oz_quantize *q, oz_err *err) {
     oz_err first = {0}, one;
     size_t n_bad = 0;
@@ -124,9 +126,11 @@ static oz_status check_groups(const oz_quantize *q, oz_err *err) {
         one = (oz_err){0};
         if (!q->items[i].quantized || oz_scheme_check(&q->scheme, &m, &one) == OZ_OK) continue;
         if (n_bad++ == 0) first = one;
-        oz_log_info("  %s", one.msg);
+        if (n_bad <= SHOWN) oz_log_info("  %s", one.msg);
     }
-    OZ_NEED(n_bad == 0, err, OZ_E_ARG, "%s%s", first.msg, n_bad > 1 ? " (the first of several, all listed above)" : "");
+    if (n_bad > SHOWN) oz_log_info("  and %zu more", n_bad - SHOWN);
+    OZ_NEED(n_bad <= 1, err, OZ_E_ARG, "%s (the first of %zu)", first.msg, n_bad);
+    OZ_NEED(n_bad == 0, err, OZ_E_ARG, "%s", first.msg);
     return OZ_OK;
 }
 
