@@ -161,7 +161,8 @@ static float sum_x(const float *x, int64_t n) {
 
 /* One panel's sums += scale * part (+ offset * sum of x), [n_tok, PANEL], of group g. */
 static void add_group(float *sums, const float *part, const oz_cpu_packed *w, int64_t panel, int64_t g, const x_part *xp, int n_tok) {
-    int64_t at = (panel * w->n_groups + g) * PANEL;
+    int64_t at = (panel * w->n_groups + g) * PANEL, ahead = at + MAX_PANELS * w->n_groups * PANEL;
+    _mm_prefetch((const char *)(w->scales + ahead), _MM_HINT_T0);
     for (int h = 0; h < 2; h++) {
         __m256 scale = _mm256_loadu_ps(w->scales + at + 8 * h), unit = _mm256_set1_ps(kinds[w->kind].unit[h]);
         for (int t = 0; t < n_tok; t++) {
@@ -171,6 +172,7 @@ static void add_group(float *sums, const float *part, const oz_cpu_packed *w, in
         }
     }
     if (!w->offsets) return;
+    _mm_prefetch((const char *)(w->offsets + ahead), _MM_HINT_T0);
     for (int t = 0; t < n_tok; t++) {
         __m256 x_sum = _mm256_set1_ps(sum_x(xp->x + t * xp->ld + xp->k0, xp->k1 - xp->k0));
         for (int h = 0; h < 2; h++) {
