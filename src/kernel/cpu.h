@@ -85,7 +85,19 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
 void oz_cpu_packed_free(oz_dev *d, oz_packed **p);
 void oz_cpu_ceiling(oz_dev *d, oz_ceiling *out);
 
-typedef struct oz_cpu_dev { oz_dev head; oz_cpu_table table; oz_pool *pool; const oz_batch *batch; /* of the call that runs */ } oz_cpu_dev;
+/* Memory of packed weights on huge pages (cpu_slab.c): a list of slabs, NULL at first. Zeroed, 64-byte aligned; free is false for memory
+ * that is not of these slabs. */
+typedef struct oz_slab oz_slab;
+oz_status oz_slab_new(void **out, oz_slab **slabs, size_t n_bytes, const char *what, oz_err *err);
+bool oz_slab_free(oz_slab **slabs, void *piece);
+
+typedef struct oz_cpu_dev {
+    oz_dev head;
+    oz_cpu_table table;
+    oz_pool *pool;
+    oz_slab *slabs;
+    const oz_batch *batch; /* of the call that runs */
+} oz_cpu_dev;
 static inline oz_cpu_dev *oz_cpu(oz_dev *d) { return (oz_cpu_dev *)d; }
 
 #endif

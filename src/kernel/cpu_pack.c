@@ -7,7 +7,12 @@
 #include "base/mem.h"
 #include "kernel/cpu.h"
 
-enum { GGUF_BLOCK = 32, GROUP_STEP = 16, MAX_COLS_Q8 = 1 << 17 /* 128 * 127 * 2^17 < 2^31: int32 sums are exact */ };
+enum {
+    GGUF_BLOCK = 32,
+    GROUP_STEP = 16,
+    MAX_COLS_Q8 = 1 << 17, /* 128 * 127 * 2^17 < 2^31: int32 sums are exact */
+    SLAB_WORTH = 1 << 16,  /* bytes of a weight; pages do not matter to a smaller one */
+};
 
 static float read_f16(const uint8_t *p) { return oz_f32_from_f16((uint16_t)(p[0] | p[1] << 8)); }
 
@@ -120,7 +125,7 @@ static void pack_panels(void *arg, int thread, int64_t begin, int64_t end) {
 }
 
 /* One block of memory: codes, scales, offsets. */
-static oz_status packed_alloc(oz_cpu_packed *p, bool has_scales, bool has_offsets, oz_err *err) {
+static oz_status packed_alloc(oz_cpu_packed *p, oz_cpu_dev *d, bool has_scales, bool has_offsets, oz_err *err) {
     size_t n_codes, n_scales = 0, n_groups = (size_t)p->n_groups;
     bool ok = oz_mul_size(&n_codes, (size_t)p->n_panels, p->panel_bytes);
     if (has_scales) {
@@ -130,7 +135,11 @@ static oz_status packed_alloc(oz_cpu_packed *p, bool has_scales, bool has_offset
     OZ_NEED(ok, err, OZ_E_NOMEM, "packed weight [%lld, %lld]: its size overflows", (long long)p->head.rows, (long long)p->head.cols);
     p->head.n_bytes = n_codes + n_scales * (has_offsets ? 2 : 1);
     void *mem;
-    OZ_TRY(oz_big_new(&mem, p->head.n_bytes, "packed weight", err));
+    if (p->head.n_bytes < SLAB_WORTH) {
+        OZ_TRY(oz_big_new(&mem, p->head.n_bytes, "packed weight", err));
+    } else {
+        OZ_TRY(oz_slab_new(&mem, &d->slabs, p->head.n_bytes, "packed weight", err));
+    }
     p->codes = mem;
     if (has_scales) p->scales = (float *)(p->codes + n_codes);
     if (has_offsets) p->offsets = (float *)(p->codes + n_codes + n_scales);
@@ -173,7 +182,7 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
     void *scratch;
     OZ_TRY(oz_big_new(&scratch, (size_t)job.scratch_floats * (size_t)oz_dev_threads(d) * sizeof(float), "chunk of rows to pack", err));
     job.scratch = scratch;
-    oz_status st = packed_alloc(&p, has_scales, has_offsets, err);
+    oz_status st = packed_alloc(&p, oz_cpu(d), has_scales, has_offsets, err);
     if (st == OZ_OK) {
         oz_pool_run(oz_cpu(d)->pool, p.n_panels, 1, pack_panels, &job);
         oz_cpu_packed *kept = oz_alloc(sizeof *kept);
@@ -186,7 +195,8 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
 
 void oz_cpu_packed_free(oz_dev *d, oz_packed **p) {
     if (!*p) return;
-    oz_big_free(((oz_cpu_packed *)*p)->codes);
+    void *mem = ((oz_cpu_packed *)*p)->codes;
+    if (!oz_slab_free(&oz_cpu(d)->slabs, mem)) oz_big_free(mem);
     oz_free(*p);
     *p = NULL;
 }
