@@ -30,13 +30,26 @@ void oz_norm__avx2(float *y, const float *x, const float *w, int64_t dim, float 
 }
 
 /* Products and sums rounded one by one, as the reference does. */
+static inline void rotate(__m256 *a, __m256 *b, __m256 c, __m256 s) {
+    __m256 first = _mm256_sub_ps(_mm256_mul_ps(*a, c), _mm256_mul_ps(*b, s));
+    *b = _mm256_add_ps(_mm256_mul_ps(*b, c), _mm256_mul_ps(*a, s));
+    *a = first;
+}
+
 void oz_rope__avx2(float *head, const float *cos, const float *sin, int64_t half) {
-    for (int64_t i = 0; i < half; i += 8) {
-        __m256i m = oz_lanes_avx2(half - i < 8 ? half - i : 8);
+    int64_t i = 0;
+    for (; i + 8 <= half; i += 8) {
+        __m256 a = _mm256_loadu_ps(head + i), b = _mm256_loadu_ps(head + i + half);
+        rotate(&a, &b, _mm256_loadu_ps(cos + i), _mm256_loadu_ps(sin + i));
+        _mm256_storeu_ps(head + i, a);
+        _mm256_storeu_ps(head + i + half, b);
+    }
+    if (i < half) {
+        __m256i m = oz_lanes_avx2(half - i);
         __m256 a = _mm256_maskload_ps(head + i, m), b = _mm256_maskload_ps(head + i + half, m);
-        __m256 c = _mm256_maskload_ps(cos + i, m), s = _mm256_maskload_ps(sin + i, m);
-        _mm256_maskstore_ps(head + i, m, _mm256_sub_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)));
-        _mm256_maskstore_ps(head + i + half, m, _mm256_add_ps(_mm256_mul_ps(b, c), _mm256_mul_ps(a, s)));
+        rotate(&a, &b, _mm256_maskload_ps(cos + i, m), _mm256_maskload_ps(sin + i, m));
+        _mm256_maskstore_ps(head + i, m, a);
+        _mm256_maskstore_ps(head + i + half, m, b);
     }
 }
 
