@@ -154,8 +154,9 @@ static oz_tm_node *parse_subscript(oz_tm_parser *p, oz_tm_node *of) {
     if (oz_tm_is_op(p, ":")) {
         n->type = OZ_TM_N_SLICE;
         oz_tm_advance(p);
-        first->next = parse_slice_part(p);
-        first->next->next = oz_tm_skip_op(p, ":") ? parse_slice_part(p) : constant(p, oz_tm_none());
+        oz_tm_node *to = parse_slice_part(p), *step = oz_tm_skip_op(p, ":") ? parse_slice_part(p) : constant(p, oz_tm_none());
+        first->next = to;
+        to->next = step;
     }
     if (oz_tm_is_op(p, ",")) {
         if (n->type == OZ_TM_N_SLICE) OZ_TM_UNSUPPORTED(&p->c, "a slice in several dimensions is not supported");

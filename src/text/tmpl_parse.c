@@ -79,7 +79,7 @@ const oz_tm_name *oz_tm_expect_name(oz_tm_parser *p) {
     return name;
 }
 
-/* Without memory the parser has failed; what it still builds on its way out goes to one shared node that nobody reads. */
+/* What a parser that has failed still builds on its way out goes to one shared node that nobody reads. */
 oz_tm_node *oz_tm_node_new(oz_tm_parser *p, oz_tm_node_type type) {
     static _Thread_local oz_tm_node nowhere;
     oz_tm_node *n = oz_tm_alloc(&p->c, 1, sizeof *n);
