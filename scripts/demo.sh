@@ -37,7 +37,7 @@ say "quality: 8 windows of 1,024 tokens, all models in lockstep"
 # shellcheck disable=SC2086
 ./ounce kl "$out/bf16" $(printf "$out/%s " $schemes) --text "$text" --ctx 1024 --limit-tokens 8192 --json >"$out/kl.json"
 
-on_disk() { cat "$out/$1"/*.safetensors "$out/$1"/*.index.json 2>/dev/null | wc -c; }
+on_disk() { find "$out/$1" -name '*.safetensors*' -printf '%s\n' | awk '{ n += $1 } END { print n }'; } # weights and index
 speed() { jq -r --arg t "$2" '.rows[] | select(.test == $t) | "\(.tok_s | floor) / \(.predicted_tok_s | floor)"' "$out/$1.bench.json"; }
 quality() {
     if [ "$1" = bf16 ]; then jq -r '"\(.[0].ppl_ref) 0 100"' "$out/kl.json"
