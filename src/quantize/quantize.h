@@ -29,6 +29,17 @@ const oz_layout *oz_synth_layout(const oz_synth *s);
 size_t oz_synth_count(const oz_synth *s);
 oz_status oz_synth_run(oz_synth *s, const char *target, bool force, oz_pool *pool, oz_err *err);
 
+/* ---- split: a dense model as a mixture of experts with the same function ----
+ * The experts are slices of its feed-forward, all of them chosen, each with the same weight. A tensor that has no place in a mixture (a bias, a
+ * norm of heads) is an error. */
+typedef struct oz_ffn_split oz_ffn_split;
+/* n_experts: a power of two that divides intermediate_size. ckpt must outlive the job. */
+oz_status oz_ffn_split_new(oz_ffn_split **out, const oz_ckpt *ckpt, int64_t n_experts, size_t shard_bytes, oz_err *err);
+void oz_ffn_split_free(oz_ffn_split **s);
+const oz_layout *oz_ffn_split_layout(const oz_ffn_split *s);
+size_t oz_ffn_split_count(const oz_ffn_split *s); /* tensors that are written */
+oz_status oz_ffn_split_run(oz_ffn_split *s, const char *target, bool force, oz_pool *pool, oz_err *err);
+
 /* ---- quantize: round to nearest, data-free ----
  * number.h has the arithmetic. Weights are read in f32 from a dense checkpoint or a GGUF; whatever is not quantized is kept as it
  * is (out of a GGUF: rounded to the model's type). Embeddings and norms are never quantized. */

@@ -34,6 +34,8 @@ same 'a GGUF and what it becomes give the same ids' "$(echo 'in the thing' | $OU
 fails 'synth: no such scheme' 2 'error: --scheme: must be one of W8A8' $OUNCE synth "$T/config.json" -o "$T/s" --scheme W3A5
 fails 'synth: a group that does not divide' 1 'group_size 64 does not divide its 160 columns' $OUNCE synth "$T/config.json" -o "$T/s" --scheme W4A16 --group-size 64
 fails 'synth: no config' 1 'nowhere.json' $OUNCE synth nowhere.json -o "$T/s"
+fails 'synth: a split and a scheme' 2 'error: --split-ffn: the result is dense' $OUNCE synth --split-ffn 4 tests/golden/models/llama -o "$T/s" --scheme W8A16
+fails 'synth: a split that does not divide' 1 'error: --split-ffn: must divide intermediate_size 256' $OUNCE synth --split-ffn 512 tests/golden/models/llama -o "$T/s"
 for scheme in W8A8 W8A16 FP8_DYNAMIC; do
     $OUNCE synth "$T/config.json" -o "$T/direct" --scheme $scheme --seed 3 -t 1 --force -q >/dev/null
     $OUNCE synth "$T/config.json" -o "$T/dense" --seed 3 -t 2 --force -q >/dev/null

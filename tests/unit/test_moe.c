@@ -1,4 +1,4 @@
-/* Mixtures of experts: a layer against f64, quantized experts against the same weights as floats, and what is refused. */
+/* Mixtures of experts: a layer against f64, quantized experts against the same weights as floats, a dense model cut into experts, and what is refused. */
 #include "files.h"
 #include <math.h>
 #include "base/json.h"
@@ -181,8 +181,8 @@ static void dequantize(const char *from, const char *to) {
     oz_ckpt_close(&c);
 }
 
-/* All logits of the golden prompt, to be freed. scheme: of the module, as loaded. */
-static float *logits_of(const char *name, const char *module, char scheme[16], int64_t *n) {
+/* All logits of Mixtral's golden prompt, to be freed. scheme: of the module, as loaded. */
+static float *logits_at(const char *path, const char *module, char scheme[16], int64_t *n) {
     oz_err err = {0};
     oz_ckpt *c, *golden;
     oz_dev *dev;
@@ -190,7 +190,7 @@ static float *logits_of(const char *name, const char *module, char scheme[16], i
     oz_state *state;
     int32_t rows[MAX_TOK];
     for (int i = 0; i < MAX_TOK; i++) rows[i] = i;
-    must(oz_ckpt_open(&c, test_path(name), &err), &err);
+    must(oz_ckpt_open(&c, path, &err), &err);
     must(oz_ckpt_open(&golden, "tests/golden/models/mixtral/golden", &err), &err);
     must(oz_dev_open(&dev, &(oz_dev_cfg){.name = "cpu", .threads = 2, .cpu_level = "auto"}, &err), &err);
     must(oz_model_open(&m, dev, c, &(oz_model_cfg){.dtype = "f32", .max_tok = MAX_TOK}, &err), &err);
@@ -209,6 +209,8 @@ static float *logits_of(const char *name, const char *module, char scheme[16], i
     oz_ckpt_close(&c);
     return out;
 }
+
+static float *logits_of(const char *name, const char *module, char scheme[16], int64_t *n) { return logits_at(test_path(name), module, scheme, n); }
 
 static double relative(const float *a, const float *b, int64_t n) {
     double diff = 0, all = 0;
@@ -289,6 +291,58 @@ static void test_router(void **state) {
     oz_ckpt_close(&src);
 }
 
+/* ---- a dense model as a mixture ---- */
+
+static void split(const char *model, int64_t n_experts, const char *name) {
+    oz_err err = {0};
+    oz_ckpt *c;
+    oz_ffn_split *s;
+    oz_pool *pool = oz_pool_new(2);
+    must(oz_ckpt_open(&c, model, &err), &err);
+    must(oz_ffn_split_new(&s, c, n_experts, 0, &err), &err);
+    must(oz_ffn_split_run(s, test_path(name), false, pool, &err), &err);
+    oz_ffn_split_free(&s);
+    oz_pool_free(&pool);
+    oz_ckpt_close(&c);
+}
+
+/* The same function, up to the order of the feed-forward's sums. */
+static void test_split(void **state) {
+    char none[16];
+    int64_t n, m;
+    float *dense = logits_at("tests/golden/models/llama", "", none, &n);
+    for (int64_t e = 1; e <= 8; e *= 2) {
+        char folder[16];
+        snprintf(folder, sizeof folder, "s%d", (int)e);
+        split("tests/golden/models/llama", e, folder);
+        float *mixed = logits_of(folder, "", none, &m);
+        assert_int_equal(m, n);
+        if (!(relative(mixed, dense, n) < 1e-5)) fail_msg("%d experts: off by %g", (int)e, relative(mixed, dense, n));
+        free(mixed);
+    }
+    free(dense);
+}
+
+static void test_split_refused(void **state) {
+    static const struct { const char *model; int64_t n_experts; const char *words; } cases[] = {
+        {"llama", 3, "must be a power of two"}, {"llama", 0, "must be a power of two"}, {"llama", 1024, "must divide intermediate_size"},
+        {"llama-tied-bias", 4, "model.layers.0.self_attn.q_proj.bias: has no place in a mixture of experts"},
+        {"qwen3", 4, "model.layers.0.self_attn.q_norm.weight: has no place in a mixture of experts"},
+        {"mixtral", 4, "model.layers.0.block_sparse_moe.experts.0.w1.weight: this architecture has nothing to make it of"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        oz_err err = {0};
+        char path[64];
+        oz_ckpt *c;
+        oz_ffn_split *s;
+        snprintf(path, sizeof path, "tests/golden/models/%s", cases[i].model);
+        must(oz_ckpt_open(&c, path, &err), &err);
+        assert_true(oz_ffn_split_new(&s, c, cases[i].n_experts, 0, &err) != OZ_OK);
+        assert_null(s);
+        test_contains(err.msg, cases[i].words);
+        oz_ckpt_close(&c);
+    }
+}
+
 /* ---- what is refused ---- */
 
 static void refused(const char *path, const oz_ops *ops, oz_status status, const char *words) {
@@ -337,6 +391,6 @@ static void test_refused(void **state) {
 
 int main(void) {
     oz_log_quiet(true);
-    const struct CMUnitTest tests[] = {UNIT(test_layer), UNIT(test_quantized), UNIT(test_router), UNIT(test_refused)};
+    const struct CMUnitTest tests[] = {UNIT(test_layer), UNIT(test_quantized), UNIT(test_router), UNIT(test_split), UNIT(test_split_refused), UNIT(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
