@@ -31,7 +31,7 @@ typedef struct oz_packed oz_packed;
 int64_t oz_packed_rows(const oz_packed *p);
 int64_t oz_packed_cols(const oz_packed *p);
 size_t oz_packed_bytes(const oz_packed *p);
-const char *oz_packed_kernel(const oz_packed *p); /* "gemm_i8c_q8__avx2": what runs it */
+const char *oz_packed_kernel(const oz_packed *p); /* "gemm_i8_q8__avx2": what runs it */
 
 enum { OZ_KV_BLOCK = 16, OZ_MAX_PARTS_LINEAR = 4 };
 

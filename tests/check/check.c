@@ -86,9 +86,11 @@ static oz_status run(const options *o, int *n_red, oz_err *err) {
         *n_red = ck_mutations(seed);
         return OZ_OK;
     }
-    for (const char *const *l = oz_cpu_levels(); *l; l++) {
-        if (strcmp(o->level, "all") == 0 || strcmp(o->level, *l) == 0) OZ_TRY(check_level(n_red, *l, o->only, seed, err));
-    }
+    bool found = false;
+    for (const ck_suite *s = ck_suites; s->slot; s++) found = found || wanted(o->only, s->slot);
+    OZ_NEED(found, err, OZ_E_USAGE, "--only: expected a part of a suite's name, found \"%s\"", o->only);
+    if (strcmp(o->level, "all")) return check_level(n_red, o->level, o->only, seed, err);
+    for (const char *const *l = oz_cpu_levels(); *l; l++) OZ_TRY(check_level(n_red, *l, o->only, seed, err));
     return OZ_OK;
 }
 

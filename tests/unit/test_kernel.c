@@ -117,6 +117,14 @@ static void groups_and_columns_have_limits(void **state) {
     oz_dev_close(&d);
 }
 
+static void ceilings_are_measured(void **state) {
+    oz_dev *d = open_cpu("auto");
+    oz_ceiling c;
+    oz_dev_ceiling(d, &c);
+    assert_true(c.read_bytes_s > 1e7 && c.f32_flop_s > 1e7 && c.i8_op_s > 1e7);
+    oz_dev_close(&d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(device_says_what_it_is),
@@ -124,6 +132,7 @@ int main(void) {
         cmocka_unit_test(linear_of_known_numbers),
         cmocka_unit_test(zero_points_and_slices),
         cmocka_unit_test(groups_and_columns_have_limits),
+        cmocka_unit_test(ceilings_are_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
