@@ -49,13 +49,12 @@ void oz_stat__avx2(oz_row_stat *out, const float *logits, int32_t target, int64_
 
 typedef struct kl_sums { __m256d ref, x, diff; } kl_sums;
 
-/* e (ref - x), and nothing where ref excludes the token. */
+/* A token that ref excludes (-inf) adds nothing, even where x excludes it too. */
 static inline void kl_step(kl_sums *s, __m256d ref, __m256d x, __m256d top_ref, __m256d top) {
-    __m256d e = oz_exp_neg_pd(_mm256_sub_pd(ref, top_ref));
-    __m256d term = _mm256_mul_pd(e, _mm256_sub_pd(ref, x));
+    __m256d d = _mm256_sub_pd(ref, top_ref), e = oz_exp_neg_pd(d), term = _mm256_mul_pd(e, _mm256_sub_pd(ref, x));
     s->ref = _mm256_add_pd(s->ref, e);
     s->x = _mm256_add_pd(s->x, oz_exp_neg_pd(_mm256_sub_pd(x, top)));
-    s->diff = _mm256_add_pd(s->diff, _mm256_andnot_pd(_mm256_cmp_pd(e, _mm256_setzero_pd(), _CMP_EQ_OQ), term));
+    s->diff = _mm256_add_pd(s->diff, _mm256_andnot_pd(_mm256_cmp_pd(d, _mm256_set1_pd(-INFINITY), _CMP_EQ_OQ), term));
 }
 
 /* KL(ref || x) = sum p_ref (ref - x) + lse - lse_ref */
