@@ -83,14 +83,14 @@ static void print(const oz_progress *p, int64_t now_us) {
 }
 
 void oz_progress_init(oz_progress *p, const char *what, const char *unit, int64_t total) {
-    *p = (oz_progress){.what = what, .unit = unit, .total = total, .start_us = oz_clock_us()};
+    *p = (oz_progress){.what = what, .unit = unit, .total = total, .start_us = oz_clock_us(), .now_us = oz_clock_us};
     p->last_us = p->start_us;
 }
 
 void oz_progress_step(oz_progress *p, int64_t done) {
     p->done = done;
     if (is_quiet) return;
-    int64_t now = oz_clock_us();
+    int64_t now = p->now_us();
     bool tty = isatty(STDERR_FILENO);
     if (now - p->last_us < (tty ? REDRAW_US : PIPE_LINE_US)) return;
     p->last_us = now;
@@ -110,7 +110,7 @@ void oz_progress_deinit(oz_progress *p) {
     pthread_mutex_lock(&lock);
     clear_line();
     if (p->done >= p->total) { /* the end result stays; broken off work leaves its error as the last line */
-        print(p, oz_clock_us());
+        print(p, p->now_us());
         fputc('\n', stderr);
     }
     pthread_mutex_unlock(&lock);

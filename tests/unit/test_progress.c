@@ -30,6 +30,17 @@ static const char *end(void) {
     return said;
 }
 
+/* A clock that the test moves. */
+static int64_t now;
+static int64_t fake_clock(void) { return now; }
+
+static void start(oz_progress *p, const char *what, const char *unit, int64_t total) {
+    oz_progress_init(p, what, unit, total);
+    p->now_us = fake_clock, p->start_us = p->last_us = now;
+}
+
+static void ten_seconds(void) { now += 10 * 1000000; }
+
 static void labels(void **state) {
     begin();
     oz_log_info("file %s", "a");
@@ -56,23 +67,20 @@ static void quiet_leaves_warnings(void **state) {
 static void short_work_says_nothing(void **state) {
     begin();
     oz_progress p;
-    oz_progress_init(&p, "packing", "B", 100);
+    start(&p, "packing", "B", 100);
     for (int i = 0; i <= 100; i++) oz_progress_step(&p, i);
     oz_progress_deinit(&p);
     assert_string_equal(end(), "");
 }
 
-/* As if ten seconds had gone by. */
-static void age(oz_progress *p) { p->start_us -= 10 * 1000000, p->last_us -= 10 * 1000000; }
-
 static void long_work_says_rate_and_time_left(void **state) {
     begin();
     oz_progress p;
-    oz_progress_init(&p, "packing", "B", 4000000);
-    age(&p);
+    start(&p, "packing", "B", 4000000);
+    ten_seconds();
     oz_progress_step(&p, 1000000);
     oz_progress_step(&p, 1000001); /* too soon for another line */
-    age(&p);
+    ten_seconds();
     oz_progress_step(&p, 4000000);
     oz_progress_deinit(&p);
     assert_string_equal(end(), "packing: 1.00M/4.00M B, 100k/s, 30 s left\npacking: 4.00M/4.00M B, 200k/s\n");
@@ -81,14 +89,14 @@ static void long_work_says_rate_and_time_left(void **state) {
 static void unknown_totals_and_long_waits(void **state) {
     begin();
     oz_progress p;
-    oz_progress_init(&p, "reading", "tokens", 0);
-    age(&p);
+    start(&p, "reading", "tokens", 0);
+    ten_seconds();
     oz_progress_step(&p, 5000);
-    oz_progress_init(&p, "slow", "tokens", 10000);
-    age(&p);
+    start(&p, "slow", "tokens", 10000);
+    ten_seconds();
     oz_progress_step(&p, 10);
-    oz_progress_init(&p, "slower", "tokens", 1000);
-    age(&p);
+    start(&p, "slower", "tokens", 1000);
+    ten_seconds();
     oz_progress_step(&p, 125);
     assert_string_equal(end(), "reading: 5.00k tokens, 500/s\nslow: 10/10.0k tokens, 1/s, 2 h 46 min left\nslower: 125/1.00k tokens, 12.5/s, 1 min 10 s left\n");
 }
