@@ -1,16 +1,17 @@
 /* ounce template: messages on stdin to the prompt that a chat template makes of them. */
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "cli/cli.h"
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
 
 static bool jsonl, generation;
 
 static const oz_opt opts[] = {
-    {"jsonl", 0, OZ_OPT_FLAG, &jsonl, 0, 0, NULL, NULL, "a line {\"template\", \"messages\", ...} in, a line {\"text\": ...} out; no MODEL"},
+    {"jsonl", 0, OZ_OPT_FLAG, &jsonl, 0, 0, NULL, NULL,
+     "a line {\"template\", \"messages\", ...} in, a line {\"text\": ...} out; no MODEL"},
     {"add-generation-prompt", 0, OZ_OPT_FLAG, &generation, 0, 0, NULL, NULL, "end with the beginning of the assistant's answer"},
     {0},
 };
@@ -19,10 +20,13 @@ static const oz_opt_cmd cmd = {
     .name = "template",
     .usage = "MODEL [--add-generation-prompt] < MESSAGES, or --jsonl < LINES",
     .summary = "messages to prompt text",
-    .details = "MESSAGES is a JSON list of messages, or an object with messages, tools (a list of JSON schemas), kwargs (variables of the template, "
-               "with add_generation_prompt, continue_final_message and documents among them) and special_tokens. With --jsonl each line is such "
-               "an object with the template too, and now, the local time that strftime_now formats (\"2026-03-07T09:05:03\"); a line that fails is "
-               "answered by {\"error\": ...}, and the run goes on.",
+    .details =
+        "MESSAGES is a JSON list of messages, or an object with messages, tools (a list of JSON schemas), kwargs (variables of the "
+        "template, "
+        "with add_generation_prompt, continue_final_message and documents among them) and special_tokens. With --jsonl each line is such "
+        "an object with the template too, and now, the local time that strftime_now formats (\"2026-03-07T09:05:03\"); a line that fails "
+        "is "
+        "answered by {\"error\": ...}, and the run goes on.",
     .tables = tables,
     .min_args = 0,
     .max_args = 1,
@@ -39,7 +43,8 @@ static oz_status read_now(int64_t *out, const json_t *in, oz_err *err) {
     OZ_TRY(oz_json_str(&s, in, "", "now", err));
     if (!s) return OZ_OK;
     int n = sscanf(s, "%4d-%2d-%2dT%2d:%2d:%2d%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &end);
-    OZ_NEED(n == 6 && tm.tm_year >= 1970 && (!s[end] || s[end] == '.'), err, OZ_E_FORMAT, "now: expected a time like 2026-03-07T09:05:03, found \"%s\"", s);
+    OZ_NEED(n == 6 && tm.tm_year >= 1970 && (!s[end] || s[end] == '.'), err, OZ_E_FORMAT,
+            "now: expected a time like 2026-03-07T09:05:03, found \"%s\"", s);
     tm.tm_year -= 1900;
     tm.tm_mon -= 1;
     *out = timegm(&tm);
@@ -77,15 +82,18 @@ static oz_status read_request(oz_buf *out, oz_err *err) {
         oz_buf_puts(out, "{\"messages\":");
         oz_buf_append(out, text.data, text.len);
         oz_buf_putc(out, '}');
-    } else if (st == OZ_OK) oz_buf_append(out, text.data, text.len);
+    } else if (st == OZ_OK)
+        oz_buf_append(out, text.data, text.len);
     json_decref(in);
     oz_buf_deinit(&text);
     return st;
 }
 
 static void print(const oz_buf *text) {
-    if (oz_cli_common.json) oz_cli_json_print(to_json(text));
-    else fwrite(text->data, 1, text->len, stdout);
+    if (oz_cli_common.json)
+        oz_cli_json_print(to_json(text));
+    else
+        fwrite(text->data, 1, text->len, stdout);
 }
 
 static oz_status with_model(const char *path, oz_err *err) {
@@ -111,7 +119,8 @@ static oz_status with_model(const char *path, oz_err *err) {
 }
 
 static oz_status run(const char **args, int n_args, oz_err *err) {
-    OZ_NEED(jsonl == (n_args == 0), err, OZ_E_USAGE, jsonl ? "--jsonl takes no MODEL: the template is in each line" : "expected MODEL or --jsonl");
+    OZ_NEED(jsonl == (n_args == 0), err, OZ_E_USAGE,
+            jsonl ? "--jsonl takes no MODEL: the template is in each line" : "expected MODEL or --jsonl");
     return jsonl ? oz_cli_lines(answer, NULL, err) : with_model(args[0], err);
 }
 

@@ -1,10 +1,10 @@
 /* + - * / // % ** as Python has them. */
+#include "text/tmpl_internal.h"
 #include <math.h>
 #include <string.h>
-#include "text/tmpl_internal.h"
 
 static const char *op_name(oz_tm_op op) {
-    static const char *const NAMES[] = {[OZ_TM_ADD] = "+", [OZ_TM_SUB] = "-", [OZ_TM_MUL] = "*", [OZ_TM_DIV] = "/",
+    static const char *const NAMES[] = {[OZ_TM_ADD] = "+",       [OZ_TM_SUB] = "-", [OZ_TM_MUL] = "*",          [OZ_TM_DIV] = "/",
                                         [OZ_TM_FLOORDIV] = "//", [OZ_TM_MOD] = "%", [OZ_TM_POW] = "** or pow()"};
     return NAMES[op];
 }
@@ -14,9 +14,12 @@ static oz_tm_val refuse(oz_tm *c, oz_tm_op op, oz_tm_val a, oz_tm_val b) {
 }
 
 bool oz_tm_index(oz_tm *c, oz_tm_val v, int64_t *out) {
-    if (v.kind == OZ_TM_INT || v.kind == OZ_TM_BOOL) *out = v.i;
-    else if (v.kind == OZ_TM_BIG) *out = oz_tm_big_negative(v) ? -INT64_MAX : INT64_MAX;
-    else OZ_TM_FAIL(c, "'%s' object cannot be interpreted as an integer", oz_tm_type(v));
+    if (v.kind == OZ_TM_INT || v.kind == OZ_TM_BOOL)
+        *out = v.i;
+    else if (v.kind == OZ_TM_BIG)
+        *out = oz_tm_big_negative(v) ? -INT64_MAX : INT64_MAX;
+    else
+        OZ_TM_FAIL(c, "'%s' object cannot be interpreted as an integer", oz_tm_type(v));
     return c->st == OZ_OK;
 }
 
@@ -45,7 +48,8 @@ static double float_floordiv(double a, double b) {
 
 static oz_tm_val float_pow(oz_tm *c, double a, double b) {
     if (a == 0 && b < 0) return OZ_TM_FAIL(c, "0.0 cannot be raised to a negative power");
-    if (a < 0 && isfinite(a) && isfinite(b) && b != floor(b)) return OZ_TM_UNSUPPORTED(c, "a power that is a complex number is not supported");
+    if (a < 0 && isfinite(a) && isfinite(b) && b != floor(b))
+        return OZ_TM_UNSUPPORTED(c, "a power that is a complex number is not supported");
     double r = pow(a, b);
     if (isinf(r) && isfinite(a) && isfinite(b)) return OZ_TM_FAIL(c, "(34, 'Numerical result out of range')");
     return oz_tm_float(r);
@@ -53,15 +57,24 @@ static oz_tm_val float_pow(oz_tm *c, double a, double b) {
 
 static oz_tm_val floats(oz_tm *c, oz_tm_op op, double a, double b) {
     if (b == 0 && (op == OZ_TM_DIV || op == OZ_TM_FLOORDIV || op == OZ_TM_MOD))
-        return OZ_TM_FAIL(c, op == OZ_TM_DIV ? "float division by zero" : op == OZ_TM_MOD ? "float modulo by zero" : "float floor division by zero");
+        return OZ_TM_FAIL(c, op == OZ_TM_DIV   ? "float division by zero"
+                             : op == OZ_TM_MOD ? "float modulo by zero"
+                                               : "float floor division by zero");
     switch (op) {
-    case OZ_TM_ADD: return oz_tm_float(a + b);
-    case OZ_TM_SUB: return oz_tm_float(a - b);
-    case OZ_TM_MUL: return oz_tm_float(a * b);
-    case OZ_TM_DIV: return oz_tm_float(a / b);
-    case OZ_TM_FLOORDIV: return oz_tm_float(float_floordiv(a, b));
-    case OZ_TM_MOD: return oz_tm_float(float_mod(a, b));
-    default: return float_pow(c, a, b);
+    case OZ_TM_ADD:
+        return oz_tm_float(a + b);
+    case OZ_TM_SUB:
+        return oz_tm_float(a - b);
+    case OZ_TM_MUL:
+        return oz_tm_float(a * b);
+    case OZ_TM_DIV:
+        return oz_tm_float(a / b);
+    case OZ_TM_FLOORDIV:
+        return oz_tm_float(float_floordiv(a, b));
+    case OZ_TM_MOD:
+        return oz_tm_float(float_mod(a, b));
+    default:
+        return float_pow(c, a, b);
     }
 }
 
@@ -137,6 +150,7 @@ static oz_tm_val add_seqs(oz_tm *c, oz_tm_val a, oz_tm_val b) {
 
 static oz_tm_val repeat(oz_tm *c, oz_tm_val v, oz_tm_val times) {
     int64_t k = 0;
+    if (times.kind == OZ_TM_BIG) return OZ_TM_FAIL(c, "cannot fit 'int' into an index-sized integer");
     if (!oz_tm_index(c, times, &k)) return oz_tm_none();
     if (v.kind == OZ_TM_STR) {
         size_t mark = oz_tm_mark(c);

@@ -1,6 +1,6 @@
 /* v.name, v[key], v[a:b:c] and len(v). What is not there is undefined, with the words that Jinja would use when it is used. */
-#include <string.h>
 #include "text/tmpl_internal.h"
+#include <string.h>
 
 /* ---- attributes and methods of Python's types ---- */
 
@@ -32,8 +32,9 @@ static oz_tm_val m_values(oz_tm *c, oz_tm_val self, const oz_tm_args *a) { retur
 static oz_tm_val m_items(oz_tm *c, oz_tm_val self, const oz_tm_args *a) { return view(c, self.dict, OZ_TM_ITEMS); }
 static oz_tm_val m_copy(oz_tm *c, oz_tm_val self, const oz_tm_args *a) { return self; } /* nothing changes either of them */
 
-static const oz_tm_row DICT_METHODS[] = {{"get", "key default?", m_get}, {"keys", "", m_keys}, {"values", "", m_values}, {"items", "", m_items},
-                                         {"copy", "", m_copy}, {0}};
+static const oz_tm_row DICT_METHODS[] = {
+    {"get", "key default?", m_get}, {"keys", "", m_keys}, {"values", "", m_values}, {"items", "", m_items}, {"copy", "", m_copy}, {0},
+};
 
 static oz_tm_val m_index(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
     int64_t from = 0, to = INT64_MAX, n = (int64_t)self.seq->n;
@@ -52,7 +53,12 @@ static oz_tm_val m_count(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
     return oz_tm_int(n);
 }
 
-static const oz_tm_row LIST_METHODS[] = {{"copy", "", m_copy}, {"index", "value start? stop?", m_index}, {"count", "value", m_count}, {0}};
+static const oz_tm_row LIST_METHODS[] = {
+    {"copy", "", m_copy},
+    {"index", "value start? stop?", m_index},
+    {"count", "value", m_count},
+    {0},
+};
 static const oz_tm_row *const TUPLE_METHODS = LIST_METHODS + 1;
 
 static oz_tm_val m_cycle_next(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
@@ -67,7 +73,11 @@ static oz_tm_val m_cycle_reset(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
     return oz_tm_none();
 }
 
-static const oz_tm_row CYCLER_METHODS[] = {{"next", "", m_cycle_next}, {"reset", "", m_cycle_reset}, {0}};
+static const oz_tm_row CYCLER_METHODS[] = {
+    {"next", "", m_cycle_next},
+    {"reset", "", m_cycle_reset},
+    {0},
+};
 
 /* dict.fromkeys, of the function `dict`. */
 static oz_tm_val m_fromkeys(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
@@ -79,7 +89,10 @@ static oz_tm_val m_fromkeys(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
     return oz_tm_dict_val(d);
 }
 
-static const oz_tm_row DICT_FUNC_METHODS[] = {{"fromkeys", "iterable value?", m_fromkeys}, {0}};
+static const oz_tm_row DICT_FUNC_METHODS[] = {
+    {"fromkeys", "iterable value?", m_fromkeys},
+    {0},
+};
 
 static oz_tm_val bound(oz_tm *c, oz_tm_val self, const oz_tm_row *row) {
     oz_tm_bound *b = oz_tm_alloc(c, 1, sizeof *b);
@@ -96,14 +109,22 @@ static oz_tm_val missing(oz_tm_val of, oz_slice name, int how) {
 }
 
 static const oz_tm_row *methods_of(oz_tm_val v) {
-    static const oz_tm_row NONE[] = {{0}};
+    static const oz_tm_row NONE[] = {
+        {0},
+    };
     switch (v.kind) {
-    case OZ_TM_STR: return oz_tm_str_methods;
-    case OZ_TM_DICT: return DICT_METHODS;
-    case OZ_TM_SEQ: return v.flavour == OZ_TM_LIST ? LIST_METHODS : v.flavour <= OZ_TM_RANGE ? TUPLE_METHODS : NONE;
-    case OZ_TM_CYCLER: return CYCLER_METHODS;
-    case OZ_TM_FUNC: return strcmp(v.row->name, "dict") == 0 ? DICT_FUNC_METHODS : NONE;
-    default: return NONE;
+    case OZ_TM_STR:
+        return oz_tm_str_methods;
+    case OZ_TM_DICT:
+        return DICT_METHODS;
+    case OZ_TM_SEQ:
+        return v.flavour == OZ_TM_LIST ? LIST_METHODS : v.flavour <= OZ_TM_RANGE ? TUPLE_METHODS : NONE;
+    case OZ_TM_CYCLER:
+        return CYCLER_METHODS;
+    case OZ_TM_FUNC:
+        return strcmp(v.row->name, "dict") == 0 ? DICT_FUNC_METHODS : NONE;
+    default:
+        return NONE;
     }
 }
 
@@ -111,16 +132,23 @@ static const oz_tm_row *methods_of(oz_tm_val v) {
 static oz_tm_val data_attr(oz_tm *c, oz_tm_val v, oz_slice name) {
     oz_tm_val r;
     switch (v.kind) {
-    case OZ_TM_NS: return oz_tm_dict_get(c, v.dict, oz_tm_str(name.p, name.n), &r) ? r : (oz_tm_val){0};
-    case OZ_TM_LOOP: return oz_tm_loop_attr(c, v.loop, name);
-    case OZ_TM_MACRO: return is(name, "name") ? oz_tm_macro_name(v.macro) : (oz_tm_val){0};
-    case OZ_TM_CYCLER: return is(name, "current") ? v.cycler->v[v.cycler->pos] : is(name, "pos") ? oz_tm_int((int64_t)v.cycler->pos) : (oz_tm_val){0};
+    case OZ_TM_NS:
+        return oz_tm_dict_get(c, v.dict, oz_tm_str(name.p, name.n), &r) ? r : (oz_tm_val){0};
+    case OZ_TM_LOOP:
+        return oz_tm_loop_attr(c, v.loop, name);
+    case OZ_TM_MACRO:
+        return is(name, "name") ? oz_tm_macro_name(v.macro) : (oz_tm_val){0};
+    case OZ_TM_CYCLER:
+        return is(name, "current") ? v.cycler->v[v.cycler->pos] : is(name, "pos") ? oz_tm_int((int64_t)v.cycler->pos) : (oz_tm_val){0};
     case OZ_TM_SEQ:
         if (v.flavour == OZ_TM_GROUP && (is(name, "grouper") || is(name, "list"))) return v.seq->v[is(name, "list")];
         if (v.flavour != OZ_TM_RANGE) return (oz_tm_val){0};
-        return is(name, "start") ? oz_tm_int(v.seq->start) : is(name, "step") ? oz_tm_int(v.seq->step)
-             : is(name, "stop") ? oz_tm_int(v.seq->start + (int64_t)v.seq->cap) : (oz_tm_val){0};
-    default: return (oz_tm_val){0};
+        return is(name, "start")  ? oz_tm_int(v.seq->start)
+               : is(name, "step") ? oz_tm_int(v.seq->step)
+               : is(name, "stop") ? oz_tm_int(v.seq->start + (int64_t)v.seq->cap)
+                                  : (oz_tm_val){0};
+    default:
+        return (oz_tm_val){0};
     }
 }
 
@@ -134,8 +162,8 @@ static bool changes(oz_tm_val v, oz_slice name) {
 /* Attributes that Python's types have and a template can have no use for. */
 static bool useless(oz_tm_val v, oz_slice name) {
     static const char *const STR[] = {"encode", "maketrans", "translate", "isidentifier", NULL}, *const DICT[] = {"fromkeys", NULL};
-    static const char *const NUM[] = {"real", "imag", "numerator", "denominator", "conjugate", "bit_length", "bit_count", "to_bytes", "from_bytes",
-                                      "as_integer_ratio", "is_integer", "hex", "fromhex", NULL};
+    static const char *const NUM[] = {"real",     "imag",       "numerator",        "denominator", "conjugate", "bit_length", "bit_count",
+                                      "to_bytes", "from_bytes", "as_integer_ratio", "is_integer",  "hex",       "fromhex",    NULL};
     return v.kind == OZ_TM_STR ? among(name, STR) : v.kind == OZ_TM_DICT ? among(name, DICT) : oz_tm_is_num(v) && among(name, NUM);
 }
 
@@ -160,7 +188,8 @@ static oz_tm_val own_item(oz_tm *c, oz_tm_val v, oz_tm_val key) {
         bool hashable = key.kind != OZ_TM_DICT && !(key.kind == OZ_TM_SEQ && key.flavour == OZ_TM_LIST);
         return hashable && oz_tm_dict_get(c, v.dict, key, &r) ? r : (oz_tm_val){0};
     }
-    bool sequence = v.kind == OZ_TM_STR || (v.kind == OZ_TM_SEQ && v.flavour <= OZ_TM_RANGE), integer = key.kind >= OZ_TM_BOOL && key.kind <= OZ_TM_BIG;
+    bool sequence = v.kind == OZ_TM_STR || (v.kind == OZ_TM_SEQ && v.flavour <= OZ_TM_RANGE),
+         integer = key.kind >= OZ_TM_BOOL && key.kind <= OZ_TM_BIG;
     if (!sequence || !integer || !oz_tm_index(c, key, &i)) return (oz_tm_val){0};
     if (v.kind == OZ_TM_SEQ) {
         n = (int64_t)v.seq->n;
@@ -240,7 +269,8 @@ static oz_tm_val slice_string(oz_tm *c, oz_tm_val v, int64_t from, int64_t to, i
 oz_tm_val oz_tm_slice(oz_tm *c, oz_tm_val v, const oz_tm_val part[3]) {
     int64_t from, to, step;
     if (v.kind == OZ_TM_UNDEF) return oz_tm_fail_undef(c, v);
-    if (v.kind != OZ_TM_STR && !(v.kind == OZ_TM_SEQ && v.flavour <= OZ_TM_RANGE)) return OZ_TM_FAIL(c, "'%s' object cannot be sliced", oz_tm_type(v));
+    if (v.kind != OZ_TM_STR && !(v.kind == OZ_TM_SEQ && v.flavour <= OZ_TM_RANGE))
+        return OZ_TM_FAIL(c, "'%s' object cannot be sliced", oz_tm_type(v));
     size_t n = v.kind == OZ_TM_STR ? oz_tm_n_chars(v.s, v.n) : v.seq->n;
     if (!slice_bounds(c, part, (int64_t)n, &from, &to, &step)) return oz_tm_none();
     if (v.kind == OZ_TM_STR) return slice_string(c, v, from, to, step);
@@ -273,10 +303,18 @@ oz_tm_val oz_tm_get_path(oz_tm *c, oz_tm_val v, oz_tm_val path, oz_tm_val fallba
 
 size_t oz_tm_len(oz_tm *c, oz_tm_val v) {
     switch (v.kind) {
-    case OZ_TM_UNDEF: return 0;
-    case OZ_TM_STR: return oz_tm_charge(c, v.n / 64) ? oz_tm_n_chars(v.s, v.n) : 0;
-    case OZ_TM_SEQ: return v.seq->n;
-    case OZ_TM_DICT: return v.dict->n;
-    default: OZ_TM_FAIL(c, "object of type '%s' has no len()", oz_tm_type(v)); return 0;
+    case OZ_TM_UNDEF:
+        return 0;
+    case OZ_TM_STR:
+        return oz_tm_charge(c, v.n / 64) ? oz_tm_n_chars(v.s, v.n) : 0;
+    case OZ_TM_SEQ:
+        return v.seq->n;
+    case OZ_TM_DICT:
+        return v.dict->n;
+    case OZ_TM_LOOP:
+        return (size_t)oz_tm_loop_attr(c, v.loop, oz_slice_view("length")).i;
+    default:
+        OZ_TM_FAIL(c, "object of type '%s' has no len()", oz_tm_type(v));
+        return 0;
     }
 }

@@ -1,12 +1,12 @@
 /* Text as Python sees it: classes and case of characters, positions counted in characters, white space, HTML escapes. */
+#include "text/tmpl_internal.h"
 #include <string.h>
 #include <utf8proc.h>
-#include "text/tmpl_internal.h"
 
 bool oz_tm_is_space(uint32_t cp) {
     if (cp < 0x80) return (cp >= 9 && cp <= 13) || (cp >= 0x1c && cp <= 0x20);
-    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f ||
-           cp == 0x3000;
+    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 || cp == 0x202f ||
+           cp == 0x205f || cp == 0x3000;
 }
 
 bool oz_tm_is_word_cp(uint32_t cp) {
@@ -108,7 +108,9 @@ size_t oz_tm_rfind(oz_tm *c, const char *s, size_t n, const char *what, size_t n
 
 /* ---- case. utf8proc maps a character to one; where Unicode's full mapping has more, a row of this table ---- */
 
-typedef struct special { uint16_t cp, upper[3], title[3]; } special;
+typedef struct special {
+    uint16_t cp, upper[3], title[3];
+} special;
 static const special SPECIAL[] = {
 #include "text/tmpl_case.inc"
 };
@@ -117,8 +119,10 @@ static const special *find_special(uint32_t cp) {
     size_t lo = 0, hi = sizeof SPECIAL / sizeof *SPECIAL;
     while (lo < hi) {
         size_t mid = (lo + hi) / 2;
-        if (SPECIAL[mid].cp < cp) lo = mid + 1;
-        else hi = mid;
+        if (SPECIAL[mid].cp < cp)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return lo < sizeof SPECIAL / sizeof *SPECIAL && SPECIAL[lo].cp == cp ? &SPECIAL[lo] : NULL;
 }
@@ -130,8 +134,8 @@ static bool is_cased(uint32_t cp) {
 
 static bool is_ignored(uint32_t cp) {
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)cp);
-    return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_ME || cp == '\'' || cp == '.' ||
-           cp == ':' || cp == 0xb7 || cp == 0x2019;
+    return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_ME || cp == '\'' ||
+           cp == '.' || cp == ':' || cp == 0xb7 || cp == 0x2019;
 }
 
 /* A capital sigma at [i] of a word's end becomes the final small one. */
@@ -142,8 +146,10 @@ static bool ends_word(const char *s, size_t n, size_t i) {
     while (before > 0 && !cased) {
         cp = last_char(s, before, &k);
         before -= k;
-        if (is_cased(cp)) cased = true;
-        else if (!is_ignored(cp)) break;
+        if (is_cased(cp))
+            cased = true;
+        else if (!is_ignored(cp))
+            break;
     }
     if (!cased) return false;
     for (i += oz_tm_char_len(s + i, n - i); i < n; i += k) {
@@ -159,11 +165,16 @@ static void put_one(oz_tm *c, const char *s, size_t n, size_t i, uint32_t cp, in
     if (sp) {
         const uint16_t *to = how == OZ_TM_UPPER ? sp->upper : sp->title;
         for (int k = 0; k < 3 && to[k]; k++) oz_tm_put_cp(c, to[k]);
-    } else if (how == OZ_TM_UPPER) oz_tm_put_cp(c, (uint32_t)utf8proc_toupper((utf8proc_int32_t)cp));
-    else if (how == OZ_TM_TITLE) oz_tm_put_cp(c, (uint32_t)utf8proc_totitle((utf8proc_int32_t)cp));
-    else if (cp == 0x130) oz_tm_puts(c, "i\xcc\x87");
-    else if (cp == 0x3a3) oz_tm_put_cp(c, ends_word(s, n, i) ? 0x3c2 : 0x3c3);
-    else oz_tm_put_cp(c, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp));
+    } else if (how == OZ_TM_UPPER)
+        oz_tm_put_cp(c, (uint32_t)utf8proc_toupper((utf8proc_int32_t)cp));
+    else if (how == OZ_TM_TITLE)
+        oz_tm_put_cp(c, (uint32_t)utf8proc_totitle((utf8proc_int32_t)cp));
+    else if (cp == 0x130)
+        oz_tm_puts(c, "i\xcc\x87");
+    else if (cp == 0x3a3)
+        oz_tm_put_cp(c, ends_word(s, n, i) ? 0x3c2 : 0x3c3);
+    else
+        oz_tm_put_cp(c, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp));
 }
 
 static void fold(oz_tm *c, uint32_t cp) {
@@ -177,13 +188,18 @@ void oz_tm_put_case(oz_tm *c, const char *s, size_t n, int how) {
     for (size_t i = 0, k; i < n && c->st == OZ_OK; i += k) {
         uint32_t cp;
         k = oz_utf8_next(s + i, n - i, &cp, NULL);
-        if (how == OZ_TM_FOLD) fold(c, cp);
-        else put_one(c, s, n, i, cp, how);
+        if (how == OZ_TM_FOLD)
+            fold(c, cp);
+        else
+            put_one(c, s, n, i, cp, how);
     }
 }
 
 void oz_tm_put_escaped(oz_tm *c, oz_slice s) {
-    static const struct { char ch; const char *as; } ROWS[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&#34;"}, {'\'', "&#39;"}};
+    static const struct {
+        char ch;
+        const char *as;
+    } ROWS[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&#34;"}, {'\'', "&#39;"}};
     size_t from = 0;
     for (size_t i = 0; i < s.n; i++)
         for (size_t k = 0; k < sizeof ROWS / sizeof *ROWS; k++) {

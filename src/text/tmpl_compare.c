@@ -1,20 +1,27 @@
 /* Truth, equality, order, membership, hashes and sorting, as Python has them. */
+#include "text/tmpl_internal.h"
 #include <math.h>
 #include <string.h>
-#include "text/tmpl_internal.h"
 
 bool oz_tm_truth(oz_tm_val v) {
     switch (v.kind) {
     case OZ_TM_ABSENT:
     case OZ_TM_UNDEF:
-    case OZ_TM_NONE: return false;
+    case OZ_TM_NONE:
+        return false;
     case OZ_TM_BOOL:
-    case OZ_TM_INT: return v.i != 0;
-    case OZ_TM_FLOAT: return v.f != 0;
-    case OZ_TM_STR: return v.n > 0;
-    case OZ_TM_SEQ: return v.seq->n > 0;
-    case OZ_TM_DICT: return v.dict->n > 0;
-    default: return true;
+    case OZ_TM_INT:
+        return v.i != 0;
+    case OZ_TM_FLOAT:
+        return v.f != 0;
+    case OZ_TM_STR:
+        return v.n > 0;
+    case OZ_TM_SEQ:
+        return v.seq->n > 0;
+    case OZ_TM_DICT:
+        return v.dict->n > 0;
+    default:
+        return true;
     }
 }
 
@@ -66,9 +73,12 @@ bool oz_tm_equal(oz_tm *c, oz_tm_val a, oz_tm_val b) {
     switch (a.kind) {
     case OZ_TM_ABSENT:
     case OZ_TM_UNDEF:
-    case OZ_TM_NONE: return true;
-    case OZ_TM_STR: return a.n == b.n && oz_tm_charge(c, a.n / 64) && (a.n == 0 || memcmp(a.s, b.s, a.n) == 0);
-    default: break;
+    case OZ_TM_NONE:
+        return true;
+    case OZ_TM_STR:
+        return a.n == b.n && oz_tm_charge(c, a.n / 64) && (a.n == 0 || memcmp(a.s, b.s, a.n) == 0);
+    default:
+        break;
     }
     if (!deep) return a.i == b.i; /* the same object */
     if (!oz_tm_enter(c)) return false;
@@ -107,13 +117,20 @@ static bool less_seqs(oz_tm *c, oz_tm_val a, oz_tm_val b, oz_tm_op op) {
 bool oz_tm_less(oz_tm *c, oz_tm_val a, oz_tm_val b, oz_tm_op op) {
     bool r = false;
     if (!oz_tm_enter(c)) return false;
-    bool lists = a.kind == OZ_TM_SEQ && b.kind == OZ_TM_SEQ && ((a.flavour == OZ_TM_LIST && b.flavour == OZ_TM_LIST) || (is_tuple(a) && is_tuple(b)));
-    if (a.kind == OZ_TM_UNDEF) oz_tm_fail_undef(c, a);
-    else if (b.kind == OZ_TM_UNDEF) oz_tm_fail_undef(c, b);
-    else if (oz_tm_is_num(a) && oz_tm_is_num(b)) r = holds(compare_numbers(c, a, b), op);
-    else if (a.kind == OZ_TM_STR && b.kind == OZ_TM_STR) r = oz_tm_charge(c, a.n / 64) && holds(compare_strings(a, b), op);
-    else if (lists) r = less_seqs(c, a, b, op);
-    else OZ_TM_FAIL(c, "'%s' not supported between instances of '%s' and '%s'", op_name(op), oz_tm_type(a), oz_tm_type(b));
+    bool lists = a.kind == OZ_TM_SEQ && b.kind == OZ_TM_SEQ &&
+                 ((a.flavour == OZ_TM_LIST && b.flavour == OZ_TM_LIST) || (is_tuple(a) && is_tuple(b)));
+    if (a.kind == OZ_TM_UNDEF)
+        oz_tm_fail_undef(c, a);
+    else if (b.kind == OZ_TM_UNDEF)
+        oz_tm_fail_undef(c, b);
+    else if (oz_tm_is_num(a) && oz_tm_is_num(b))
+        r = holds(compare_numbers(c, a, b), op);
+    else if (a.kind == OZ_TM_STR && b.kind == OZ_TM_STR)
+        r = oz_tm_charge(c, a.n / 64) && holds(compare_strings(a, b), op);
+    else if (lists)
+        r = less_seqs(c, a, b, op);
+    else
+        OZ_TM_FAIL(c, "'%s' not supported between instances of '%s' and '%s'", op_name(op), oz_tm_type(a), oz_tm_type(b));
     oz_tm_leave(c);
     return r && c->st == OZ_OK;
 }
@@ -136,11 +153,16 @@ bool oz_tm_contains(oz_tm *c, oz_tm_val item, oz_tm_val in) {
 
 bool oz_tm_compare(oz_tm *c, oz_tm_val a, oz_tm_val b, oz_tm_op op) {
     switch (op) {
-    case OZ_TM_EQ: return oz_tm_equal(c, a, b);
-    case OZ_TM_NE: return !oz_tm_equal(c, a, b);
-    case OZ_TM_IN: return oz_tm_contains(c, a, b);
-    case OZ_TM_NOT_IN: return !oz_tm_contains(c, a, b);
-    default: return oz_tm_less(c, a, b, op);
+    case OZ_TM_EQ:
+        return oz_tm_equal(c, a, b);
+    case OZ_TM_NE:
+        return !oz_tm_equal(c, a, b);
+    case OZ_TM_IN:
+        return oz_tm_contains(c, a, b);
+    case OZ_TM_NOT_IN:
+        return !oz_tm_contains(c, a, b);
+    default:
+        return oz_tm_less(c, a, b, op);
     }
 }
 
@@ -169,18 +191,23 @@ static uint64_t hash_tuple(oz_tm *c, const oz_tm_seq *s) {
 uint64_t oz_tm_hash(oz_tm *c, oz_tm_val v) {
     switch (v.kind) {
     case OZ_TM_UNDEF:
-    case OZ_TM_NONE: return mix(v.kind);
+    case OZ_TM_NONE:
+        return mix(v.kind);
     case OZ_TM_FLOAT:
         if (floor(v.f) == v.f && fabs(v.f) < 9.2e18) return mix((uint64_t)(int64_t)v.f);
         return mix((uint64_t)llrint(ldexp(frexp(v.f, &(int){0}), 53)));
     case OZ_TM_BIG: /* as a double of the same size has it */
         return mix((uint64_t)llrint(ldexp(frexp(oz_tm_big_to_double(c, v), &(int){0}), 53)));
-    case OZ_TM_STR: return oz_tm_charge(c, v.n / 64) ? hash_bytes(v.s, v.n) : 0;
+    case OZ_TM_STR:
+        return oz_tm_charge(c, v.n / 64) ? hash_bytes(v.s, v.n) : 0;
     case OZ_TM_SEQ:
         if (is_tuple(v)) return hash_tuple(c, v.seq);
+        if (v.flavour == OZ_TM_RANGE) return mix(v.seq->n ? v.seq->n * 31 + (uint64_t)v.seq->start : 0);
         break;
-    case OZ_TM_DICT: break;
-    default: return mix((uint64_t)v.i);
+    case OZ_TM_DICT:
+        break;
+    default:
+        return mix((uint64_t)v.i);
     }
     OZ_TM_FAIL(c, "unhashable type: '%s'", oz_tm_type(v));
     return 0;
@@ -188,7 +215,9 @@ uint64_t oz_tm_hash(oz_tm *c, oz_tm_val v) {
 
 /* ---- sorting: a merge sort, whose order among equals is that of their coming ---- */
 
-typedef struct pair { oz_tm_val key, item; } pair;
+typedef struct pair {
+    oz_tm_val key, item;
+} pair;
 
 static void merge_sort(oz_tm *c, pair *a, pair *tmp, size_t n, bool reverse) {
     if (n < 2 || c->st != OZ_OK) return;

@@ -1,6 +1,6 @@
 /* Expressions: one function for each type of node, in a table. */
-#include <string.h>
 #include "text/tmpl_internal.h"
+#include <string.h>
 
 const oz_tm_row *oz_tm_find_row(const oz_tm_row *table, oz_slice name) {
     for (; table->name; table++)
@@ -29,7 +29,8 @@ static bool bind(oz_tm *c, const oz_tm_row *row, const oz_tm_args *a, oz_tm_val 
     for (const char *p = row->params; *p; n++) {
         size_t len = strcspn(p, " ?");
         bool optional = p[len] == '?';
-        if (n < a->n) slot[n] = a->pos[n];
+        if (n < a->n)
+            slot[n] = a->pos[n];
         else
             for (size_t k = 0; k < a->n_kw; k++)
                 if (a->kw[k].name.n == len && memcmp(a->kw[k].name.p, p, len) == 0) slot[n] = a->kw[k].val, used++;
@@ -46,8 +47,10 @@ oz_tm_val oz_tm_call_row(oz_tm *c, const oz_tm_row *row, oz_tm_val self, const o
     enum { MAX_PARAMS = 8 };
     oz_tm_val slot[MAX_PARAMS] = {{0}}, r = oz_tm_none();
     if (!oz_tm_enter(c)) return r;
-    if (row->params[0] == '*') r = row->fn(c, self, a);
-    else if (bind(c, row, a, slot, MAX_PARAMS)) r = row->fn(c, self, &(oz_tm_args){.pos = slot, .n = MAX_PARAMS});
+    if (row->params[0] == '*')
+        r = row->fn(c, self, a);
+    else if (bind(c, row, a, slot, MAX_PARAMS))
+        r = row->fn(c, self, &(oz_tm_args){.pos = slot, .n = MAX_PARAMS});
     oz_tm_leave(c);
     return r;
 }
@@ -62,24 +65,35 @@ static oz_tm_val call_method(oz_tm *c, const oz_tm_bound *b, const oz_tm_args *a
     bool markup = b->self.kind == OZ_TM_STR && b->self.flavour == OZ_TM_MARKUP;
     if (markup && (a->n || a->n_kw)) return OZ_TM_UNSUPPORTED(c, "a method of escaped text with arguments is not supported");
     oz_tm_val v = oz_tm_call_row(c, b->row, b->self, a);
+    if (markup && v.kind == OZ_TM_SEQ) return OZ_TM_UNSUPPORTED(c, "splitting escaped text is not supported");
     if (markup && v.kind == OZ_TM_STR) v.flavour = OZ_TM_MARKUP;
     return v;
 }
 
 oz_tm_val oz_tm_call(oz_tm *c, oz_tm_val f, const oz_tm_args *a) {
     switch (f.kind) {
-    case OZ_TM_FUNC: return oz_tm_call_row(c, f.row, oz_tm_none(), a);
-    case OZ_TM_METHOD: return call_method(c, f.bound, a);
-    case OZ_TM_MACRO: return oz_tm_call_macro(c, f.macro, a);
-    case OZ_TM_LOOP: return oz_tm_call_loop(c, f.loop, a);
-    case OZ_TM_JOINER: return call_joiner(c, f.cycler, a);
-    case OZ_TM_UNDEF: return oz_tm_fail_undef(c, f);
-    default: return OZ_TM_FAIL(c, "'%s' object is not callable", oz_tm_type(f));
+    case OZ_TM_FUNC:
+        return oz_tm_call_row(c, f.row, oz_tm_none(), a);
+    case OZ_TM_METHOD:
+        return call_method(c, f.bound, a);
+    case OZ_TM_MACRO:
+        return oz_tm_call_macro(c, f.macro, a);
+    case OZ_TM_LOOP:
+        return oz_tm_call_loop(c, f.loop, a);
+    case OZ_TM_JOINER:
+        return call_joiner(c, f.cycler, a);
+    case OZ_TM_UNDEF:
+        return oz_tm_fail_undef(c, f);
+    default:
+        return OZ_TM_FAIL(c, "'%s' object is not callable", oz_tm_type(f));
     }
 }
 
 /* Arguments as they are collected: lists in the arena that grow. */
-typedef struct collect { oz_tm_args a; size_t cap, cap_kw; } collect;
+typedef struct collect {
+    oz_tm_args a;
+    size_t cap, cap_kw;
+} collect;
 
 static void add_pos(oz_tm *c, collect *o, oz_tm_val v) {
     if (o->a.n == o->cap) {
@@ -118,8 +132,10 @@ static void add_star_star(oz_tm *c, collect *o, oz_tm_val v) {
     if (v.kind != OZ_TM_DICT) OZ_TM_FAIL(c, "argument after ** must be a mapping, not %s", oz_tm_type(v));
     for (size_t i = 0; c->st == OZ_OK && i < v.dict->n; i++) {
         oz_tm_val key = v.dict->e[i].key;
-        if (key.kind != OZ_TM_STR) OZ_TM_FAIL(c, "keywords must be strings");
-        else if (oz_tm_charge(c, 1 + o->a.n_kw)) add_kw(c, o, (oz_slice){key.s, key.n}, v.dict->e[i].val);
+        if (key.kind != OZ_TM_STR)
+            OZ_TM_FAIL(c, "keywords must be strings");
+        else if (oz_tm_charge(c, 1 + o->a.n_kw))
+            add_kw(c, o, (oz_slice){key.s, key.n}, v.dict->e[i].val);
     }
 }
 
@@ -127,10 +143,17 @@ static oz_tm_args eval_args(oz_tm *c, const oz_tm_node *list, const oz_tm_val *c
     collect o = {0};
     for (; list && c->st == OZ_OK; list = list->next) {
         switch (list->type) {
-        case OZ_TM_N_KWARG: add_kw(c, &o, (oz_slice){list->name->s, list->name->n}, oz_tm_eval(c, list->k[0])); break;
-        case OZ_TM_N_STAR: add_star(c, &o, oz_tm_eval(c, list->k[0])); break;
-        case OZ_TM_N_STARSTAR: add_star_star(c, &o, oz_tm_eval(c, list->k[0])); break;
-        default: add_pos(c, &o, oz_tm_eval(c, list));
+        case OZ_TM_N_KWARG:
+            add_kw(c, &o, (oz_slice){list->name->s, list->name->n}, oz_tm_eval(c, list->k[0]));
+            break;
+        case OZ_TM_N_STAR:
+            add_star(c, &o, oz_tm_eval(c, list->k[0]));
+            break;
+        case OZ_TM_N_STARSTAR:
+            add_star_star(c, &o, oz_tm_eval(c, list->k[0]));
+            break;
+        default:
+            add_pos(c, &o, oz_tm_eval(c, list));
         }
     }
     if (caller) add_kw(c, &o, oz_slice_view("caller"), *caller);
@@ -253,11 +276,11 @@ static oz_tm_val eval_row(oz_tm *c, const oz_tm_node *n) {
 
 oz_tm_val oz_tm_eval(oz_tm *c, const oz_tm_node *n) {
     static eval_fn *const EVAL[OZ_TM_N_COUNT] = {
-        [OZ_TM_N_CONST] = eval_const, [OZ_TM_N_NAME] = eval_name, [OZ_TM_N_LIST] = eval_items, [OZ_TM_N_TUPLE] = eval_items,
-        [OZ_TM_N_DICT] = eval_dict, [OZ_TM_N_AND] = eval_and, [OZ_TM_N_OR] = eval_or, [OZ_TM_N_NOT] = eval_not, [OZ_TM_N_NEG] = eval_sign,
-        [OZ_TM_N_POS] = eval_sign, [OZ_TM_N_BINARY] = eval_binary, [OZ_TM_N_CONCAT] = eval_concat, [OZ_TM_N_COMPARE] = eval_compare,
-        [OZ_TM_N_COND] = eval_cond, [OZ_TM_N_ATTR] = eval_attr, [OZ_TM_N_ITEM] = eval_item, [OZ_TM_N_SLICE] = eval_slice,
-        [OZ_TM_N_CALL] = eval_call, [OZ_TM_N_FILTER] = eval_row, [OZ_TM_N_TEST] = eval_row};
+        [OZ_TM_N_CONST] = eval_const,     [OZ_TM_N_NAME] = eval_name, [OZ_TM_N_LIST] = eval_items,    [OZ_TM_N_TUPLE] = eval_items,
+        [OZ_TM_N_DICT] = eval_dict,       [OZ_TM_N_AND] = eval_and,   [OZ_TM_N_OR] = eval_or,         [OZ_TM_N_NOT] = eval_not,
+        [OZ_TM_N_NEG] = eval_sign,        [OZ_TM_N_POS] = eval_sign,  [OZ_TM_N_BINARY] = eval_binary, [OZ_TM_N_CONCAT] = eval_concat,
+        [OZ_TM_N_COMPARE] = eval_compare, [OZ_TM_N_COND] = eval_cond, [OZ_TM_N_ATTR] = eval_attr,     [OZ_TM_N_ITEM] = eval_item,
+        [OZ_TM_N_SLICE] = eval_slice,     [OZ_TM_N_CALL] = eval_call, [OZ_TM_N_FILTER] = eval_row,    [OZ_TM_N_TEST] = eval_row};
     if (!oz_tm_enter(c)) return oz_tm_none();
     c->line = n->line;
     oz_tm_val v = EVAL[n->type](c, n);

@@ -1,17 +1,29 @@
 /* Statements, scopes, loops and macros. A frame holds the names that a loop's round, a macro's call or a block has set; names are looked
  * up from the innermost frame outwards and set in the innermost, which is what makes a `set` in a loop forgotten at the round's end. */
-#include <string.h>
 #include "text/tmpl_internal.h"
+#include <string.h>
 
-struct oz_tm_macro { const oz_tm_node *node; oz_tm_frame *frame; };
-struct oz_tm_loop { const oz_tm_seq *items; size_t i; int depth0; const oz_tm_node *node; oz_tm_frame *frame; oz_tm_val changed; };
+struct oz_tm_macro {
+    const oz_tm_node *node;
+    oz_tm_frame *frame;
+};
+struct oz_tm_loop {
+    const oz_tm_seq *items;
+    size_t i;
+    int depth0;
+    const oz_tm_node *node;
+    oz_tm_frame *frame;
+    oz_tm_val changed;
+};
 
 /* ---- frames ---- */
 
 static oz_tm_frame *push(oz_tm *c, oz_tm_frame *up) {
     oz_tm_frame *f = c->spare;
-    if (f) c->spare = f->up;
-    else f = oz_tm_alloc(c, 1, sizeof *f);
+    if (f)
+        c->spare = f->up;
+    else
+        f = oz_tm_alloc(c, 1, sizeof *f);
     if (!f) return NULL;
     f->up = up;
     f->n = 0;
@@ -52,17 +64,22 @@ static void assign(oz_tm *c, const oz_tm_name *name, oz_tm_val v) {
 
 static void assign_attr(oz_tm *c, const oz_tm_node *n, oz_tm_val v) {
     oz_tm_val ns = oz_tm_lookup(c, n->name);
-    if (ns.kind != OZ_TM_NS) OZ_TM_FAIL(c, "cannot assign attribute on non-namespace object");
+    if (ns.kind != OZ_TM_NS)
+        OZ_TM_FAIL(c, "cannot assign attribute on non-namespace object");
     else if (n->val.n && n->val.s[0] == '_')
-        OZ_TM_FAIL(c, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'. Please rename the attribute.", (int)n->val.n,
-                   n->val.s);
-    else oz_tm_dict_set(c, ns.dict, n->val, v);
+        OZ_TM_FAIL(
+            c, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'. Please rename the attribute.",
+            (int)n->val.n, n->val.s);
+    else
+        oz_tm_dict_set(c, ns.dict, n->val, v);
 }
 
 static void unpack(oz_tm *c, const oz_tm_node *target, oz_tm_val v) {
     if (c->st != OZ_OK) return;
-    if (target->type == OZ_TM_N_NAME) assign(c, target->name, v);
-    else if (target->type == OZ_TM_N_NSREF) assign_attr(c, target, v);
+    if (target->type == OZ_TM_N_NAME)
+        assign(c, target->name, v);
+    else if (target->type == OZ_TM_N_NSREF)
+        assign_attr(c, target, v);
     else {
         oz_tm_iter it;
         oz_tm_val item;
@@ -74,8 +91,10 @@ static void unpack(oz_tm *c, const oz_tm_node *target, oz_tm_val v) {
             if (got < n) items[got] = item;
             got++;
         }
-        if (got > n) OZ_TM_FAIL(c, "too many values to unpack (expected %zu)", n);
-        else if (got < n) OZ_TM_FAIL(c, "not enough values to unpack (expected %zu, got %zu)", n, got);
+        if (got > n)
+            OZ_TM_FAIL(c, "too many values to unpack (expected %zu)", n);
+        else if (got < n)
+            OZ_TM_FAIL(c, "not enough values to unpack (expected %zu, got %zu)", n, got);
         got = 0;
         for (const oz_tm_node *t = target->k[0]; t && c->st == OZ_OK; t = t->next) unpack(c, t, items[got++]);
     }
@@ -98,15 +117,27 @@ static oz_tm_val m_loop_changed(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
 }
 
 oz_tm_val oz_tm_loop_attr(oz_tm *c, oz_tm_loop *l, oz_slice name) {
-    static const oz_tm_row METHODS[] = {{"cycle", "*", m_loop_cycle}, {"changed", "*", m_loop_changed}, {0}};
+    static const oz_tm_row METHODS[] = {
+        {"cycle", "*", m_loop_cycle},
+        {"changed", "*", m_loop_changed},
+        {0},
+    };
     static const char NO_PREV[] = "there is no previous item", NO_NEXT[] = "there is no next item";
     size_t n = l->items->n, i = l->i;
-    const struct { const char *name; oz_tm_val v; } ROWS[] = {
-        {"index", oz_tm_int((int64_t)i + 1)}, {"index0", oz_tm_int((int64_t)i)}, {"revindex", oz_tm_int((int64_t)(n - i))},
-        {"revindex0", oz_tm_int((int64_t)(n - i) - 1)}, {"first", oz_tm_bool(i == 0)}, {"last", oz_tm_bool(i + 1 >= n)},
-        {"length", oz_tm_int((int64_t)n)}, {"depth", oz_tm_int(l->depth0 + 1)}, {"depth0", oz_tm_int(l->depth0)},
-        {"previtem", i > 0 && i <= n ? oz_tm_seq_at(l->items, i - 1) : oz_tm_undef(OZ_TM_BY_HINT, NO_PREV, sizeof NO_PREV - 1)},
-        {"nextitem", i + 1 < n ? oz_tm_seq_at(l->items, i + 1) : oz_tm_undef(OZ_TM_BY_HINT, NO_NEXT, sizeof NO_NEXT - 1)}};
+    const struct {
+        const char *name;
+        oz_tm_val v;
+    } ROWS[] = {{"index", oz_tm_int((int64_t)i + 1)},
+                {"index0", oz_tm_int((int64_t)i)},
+                {"revindex", oz_tm_int((int64_t)(n - i))},
+                {"revindex0", oz_tm_int((int64_t)(n - i) - 1)},
+                {"first", oz_tm_bool(i == 0)},
+                {"last", oz_tm_bool(i + 1 >= n)},
+                {"length", oz_tm_int((int64_t)n)},
+                {"depth", oz_tm_int(l->depth0 + 1)},
+                {"depth0", oz_tm_int(l->depth0)},
+                {"previtem", i > 0 && i <= n ? oz_tm_seq_at(l->items, i - 1) : oz_tm_undef(OZ_TM_BY_HINT, NO_PREV, sizeof NO_PREV - 1)},
+                {"nextitem", i + 1 < n ? oz_tm_seq_at(l->items, i + 1) : oz_tm_undef(OZ_TM_BY_HINT, NO_NEXT, sizeof NO_NEXT - 1)}};
     for (size_t k = 0; k < sizeof ROWS / sizeof *ROWS; k++)
         if (strlen(ROWS[k].name) == name.n && memcmp(ROWS[k].name, name.p, name.n) == 0) return ROWS[k].v;
     const oz_tm_row *row = oz_tm_find_row(METHODS, name);
@@ -208,7 +239,8 @@ static void bind_rest(oz_tm *c, const oz_tm_node *n, const oz_tm_args *a, bool *
     const oz_tm_name *const *names = (const oz_tm_name *const *)c->t->names;
     oz_tm_val v;
     if ((n->flags & OZ_TM_USES_CALLER) && !own_caller) {
-        if (!take_kw(a, used, names[OZ_TM_NAME_CALLER], &v) || v.kind == OZ_TM_NONE) v = oz_tm_undef(OZ_TM_BY_HINT, NO_CALLER, sizeof NO_CALLER - 1);
+        if (!take_kw(a, used, names[OZ_TM_NAME_CALLER], &v) || v.kind == OZ_TM_NONE)
+            v = oz_tm_undef(OZ_TM_BY_HINT, NO_CALLER, sizeof NO_CALLER - 1);
         assign(c, names[OZ_TM_NAME_CALLER], v);
     }
     if (n->flags & OZ_TM_USES_KWARGS) {
@@ -219,7 +251,8 @@ static void bind_rest(oz_tm *c, const oz_tm_node *n, const oz_tm_args *a, bool *
     } else
         for (size_t i = 0; i < a->n_kw; i++)
             if (!used[i])
-                OZ_TM_FAIL(c, "macro '%.*s' takes no keyword argument '%.*s'", (int)n->name->n, n->name->s, (int)a->kw[i].name.n, a->kw[i].name.p);
+                OZ_TM_FAIL(c, "macro '%.*s' takes no keyword argument '%.*s'", (int)n->name->n, n->name->s, (int)a->kw[i].name.n,
+                           a->kw[i].name.p);
     if (n->flags & OZ_TM_USES_VARARGS) {
         oz_tm_seq *s = oz_tm_seq_new(c, 4);
         for (size_t i = n_params; i < a->n; i++) oz_tm_seq_push(c, s, a->pos[i]);
@@ -235,8 +268,10 @@ static void bind_params(oz_tm *c, const oz_tm_node *n, const oz_tm_args *a) {
     for (const oz_tm_node *p = n->k[0]; p; p = p->next, k++) {
         oz_tm_val v = {0};
         if (p->name->id == OZ_TM_NAME_CALLER) own_caller = true;
-        if (k < a->n) v = a->pos[k];
-        else take_kw(a, used, p->name, &v);
+        if (k < a->n)
+            v = a->pos[k];
+        else
+            take_kw(a, used, p->name, &v);
         assign(c, p->name, v);
     }
     bind_rest(c, n, a, used, k, own_caller);
@@ -322,8 +357,10 @@ static void exec_set_block(oz_tm *c, const oz_tm_node *n) {
 
 /* Blocks write what they get as it is: it must be text. */
 static void put_block(oz_tm *c, oz_tm_val v) {
-    if (v.kind == OZ_TM_STR) oz_tm_put(c, v.s, v.n);
-    else OZ_TM_FAIL(c, "expected the block to result in a string, found '%s'", oz_tm_type(v));
+    if (v.kind == OZ_TM_STR)
+        oz_tm_put(c, v.s, v.n);
+    else
+        OZ_TM_FAIL(c, "expected the block to result in a string, found '%s'", oz_tm_type(v));
 }
 
 static void exec_filter_block(oz_tm *c, const oz_tm_node *n) { put_block(c, block_text(c, n->k[1], n->k[0])); }
@@ -353,11 +390,19 @@ static void exec_break(oz_tm *c, const oz_tm_node *n) { c->flow = OZ_TM_FLOW_BRE
 static void exec_continue(oz_tm *c, const oz_tm_node *n) { c->flow = OZ_TM_FLOW_CONTINUE; }
 
 void oz_tm_exec(oz_tm *c, const oz_tm_node *list) {
-    static exec_fn *const EXEC[OZ_TM_N_COUNT] = {
-        [OZ_TM_N_TEXT] = exec_text, [OZ_TM_N_OUTPUT] = exec_output, [OZ_TM_N_IF] = exec_if, [OZ_TM_N_FOR] = exec_for, [OZ_TM_N_SET] = exec_set,
-        [OZ_TM_N_SETBLOCK] = exec_set_block, [OZ_TM_N_MACRO] = exec_macro, [OZ_TM_N_CALLBLOCK] = exec_call_block,
-        [OZ_TM_N_FILTERBLOCK] = exec_filter_block, [OZ_TM_N_WITH] = exec_with, [OZ_TM_N_SCOPE] = exec_block, [OZ_TM_N_BREAK] = exec_break,
-        [OZ_TM_N_CONTINUE] = exec_continue};
+    static exec_fn *const EXEC[OZ_TM_N_COUNT] = {[OZ_TM_N_TEXT] = exec_text,
+                                                 [OZ_TM_N_OUTPUT] = exec_output,
+                                                 [OZ_TM_N_IF] = exec_if,
+                                                 [OZ_TM_N_FOR] = exec_for,
+                                                 [OZ_TM_N_SET] = exec_set,
+                                                 [OZ_TM_N_SETBLOCK] = exec_set_block,
+                                                 [OZ_TM_N_MACRO] = exec_macro,
+                                                 [OZ_TM_N_CALLBLOCK] = exec_call_block,
+                                                 [OZ_TM_N_FILTERBLOCK] = exec_filter_block,
+                                                 [OZ_TM_N_WITH] = exec_with,
+                                                 [OZ_TM_N_SCOPE] = exec_block,
+                                                 [OZ_TM_N_BREAK] = exec_break,
+                                                 [OZ_TM_N_CONTINUE] = exec_continue};
     if (!oz_tm_enter(c)) return;
     for (; list && c->st == OZ_OK && c->flow == OZ_TM_FLOW_ON; list = list->next) {
         c->line = list->line;

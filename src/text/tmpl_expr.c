@@ -1,7 +1,7 @@
 /* The parser of expressions: recursive descent over Jinja's levels. From loose to tight:
  *   a if b else c | or | and | not | == != < > in not-in, chained | + - | ~ | * / // % | ** (to the left) | unary | . [] () | filter, is */
-#include <string.h>
 #include "text/tmpl_internal.h"
+#include <string.h>
 
 static oz_tm_node *parse_postfix(oz_tm_parser *p, oz_tm_node *n);
 
@@ -76,9 +76,12 @@ static oz_tm_node *parse_items(oz_tm_parser *p, oz_tm_node_type type, const char
 }
 
 static oz_tm_node *parse_name(oz_tm_parser *p, bool with_namespace) {
-    static const struct { const char *word; uint8_t kind; bool b; } WORDS[] = {
-        {"true", OZ_TM_BOOL, true}, {"True", OZ_TM_BOOL, true},   {"false", OZ_TM_BOOL, false},
-        {"False", OZ_TM_BOOL, false}, {"none", OZ_TM_NONE, false}, {"None", OZ_TM_NONE, false}};
+    static const struct {
+        const char *word;
+        uint8_t kind;
+        bool b;
+    } WORDS[] = {{"true", OZ_TM_BOOL, true},   {"True", OZ_TM_BOOL, true},  {"false", OZ_TM_BOOL, false},
+                 {"False", OZ_TM_BOOL, false}, {"none", OZ_TM_NONE, false}, {"None", OZ_TM_NONE, false}};
     for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++) {
         if (!oz_tm_is_word(p, WORDS[i].word)) continue;
         oz_tm_node *n = constant(p, WORDS[i].kind == OZ_TM_BOOL ? oz_tm_bool(WORDS[i].b) : oz_tm_none());
@@ -86,8 +89,10 @@ static oz_tm_node *parse_name(oz_tm_parser *p, bool with_namespace) {
         return n;
     }
     oz_tm_node *n = oz_tm_node_new(p, OZ_TM_N_NAME);
-    static const struct { const char *word; uint8_t flag; } SPECIAL[] = {
-        {"caller", OZ_TM_USES_CALLER}, {"kwargs", OZ_TM_USES_KWARGS}, {"varargs", OZ_TM_USES_VARARGS}};
+    static const struct {
+        const char *word;
+        uint8_t flag;
+    } SPECIAL[] = {{"caller", OZ_TM_USES_CALLER}, {"kwargs", OZ_TM_USES_KWARGS}, {"varargs", OZ_TM_USES_VARARGS}};
     for (size_t i = 0; i < 3 && p->macro_flags; i++)
         if (oz_tm_is_word(p, SPECIAL[i].word)) *p->macro_flags |= SPECIAL[i].flag;
     n->name = oz_tm_expect_name(p);
@@ -102,14 +107,17 @@ static oz_tm_node *parse_name(oz_tm_parser *p, bool with_namespace) {
 oz_tm_node *oz_tm_parse_primary(oz_tm_parser *p, bool with_namespace) {
     oz_tm_node *n;
     switch (p->cur.type) {
-    case OZ_TM_T_NAME: return parse_name(p, with_namespace);
-    case OZ_TM_T_STRING: return constant(p, strings(p));
+    case OZ_TM_T_NAME:
+        return parse_name(p, with_namespace);
+    case OZ_TM_T_STRING:
+        return constant(p, strings(p));
     case OZ_TM_T_INT:
     case OZ_TM_T_FLOAT:
         n = constant(p, number(p));
         oz_tm_advance(p);
         return n;
-    default: break;
+    default:
+        break;
     }
     if (oz_tm_is_op(p, "(")) {
         oz_tm_advance(p);
@@ -129,8 +137,12 @@ oz_tm_node *oz_tm_parse_tuple(oz_tm_parser *p, int how, const char *end_word) {
     bool comma = false;
     while (ok(p)) {
         if (n->k[0]) oz_tm_advance(p); /* over the comma */
-        if (p->cur.type == OZ_TM_T_VAR_END || p->cur.type == OZ_TM_T_BLOCK_END || oz_tm_is_op(p, ")") || (end_word && oz_tm_is_word(p, end_word))) break;
-        *tail = how & OZ_TM_TARGET ? oz_tm_parse_primary(p, how & OZ_TM_NAMESPACE) : how & OZ_TM_NO_COND ? oz_tm_parse_or(p) : oz_tm_parse_expr(p);
+        if (p->cur.type == OZ_TM_T_VAR_END || p->cur.type == OZ_TM_T_BLOCK_END || oz_tm_is_op(p, ")") ||
+            (end_word && oz_tm_is_word(p, end_word)))
+            break;
+        *tail = how & OZ_TM_TARGET    ? oz_tm_parse_primary(p, how & OZ_TM_NAMESPACE)
+                : how & OZ_TM_NO_COND ? oz_tm_parse_or(p)
+                                      : oz_tm_parse_expr(p);
         tail = &(*tail)->next;
         if (!oz_tm_is_op(p, ",")) break;
         comma = true;
@@ -178,8 +190,10 @@ static oz_tm_node *parse_dot(oz_tm_parser *p, oz_tm_node *of) {
         n->type = OZ_TM_N_ITEM;
         n->k[1] = constant(p, number(p));
         oz_tm_advance(p);
-    } else if (p->cur.type == OZ_TM_T_NAME) n->name = oz_tm_expect_name(p);
-    else oz_tm_unexpected(p, "name or number");
+    } else if (p->cur.type == OZ_TM_T_NAME)
+        n->name = oz_tm_expect_name(p);
+    else
+        oz_tm_unexpected(p, "name or number");
     return n;
 }
 
@@ -211,7 +225,8 @@ static oz_tm_node *parse_args(oz_tm_parser *p) {
         if (head && (!oz_tm_expect_op(p, ",") || oz_tm_is_op(p, ")"))) break;
         oz_tm_node *a = parse_arg(p);
         int r = a->type == OZ_TM_N_STARSTAR ? 2 : a->type == OZ_TM_N_STAR || a->type == OZ_TM_N_KWARG ? 1 : 0;
-        if (r < rank || (r == 2 && rank == 2) || (a->type == OZ_TM_N_STAR && star)) OZ_TM_FAIL(&p->c, "invalid syntax for function call expression");
+        if (r < rank || (r == 2 && rank == 2) || (a->type == OZ_TM_N_STAR && star))
+            OZ_TM_FAIL(&p->c, "invalid syntax for function call expression");
         rank = r;
         star = star || a->type == OZ_TM_N_STAR;
         *tail = a;
@@ -229,10 +244,14 @@ static oz_tm_node *parse_call(oz_tm_parser *p, oz_tm_node *of) {
 
 static oz_tm_node *parse_postfix(oz_tm_parser *p, oz_tm_node *n) {
     while (ok(p)) {
-        if (oz_tm_is_op(p, ".")) n = parse_dot(p, n);
-        else if (oz_tm_is_op(p, "[")) n = parse_subscript(p, n);
-        else if (oz_tm_is_op(p, "(")) n = parse_call(p, n);
-        else break;
+        if (oz_tm_is_op(p, "."))
+            n = parse_dot(p, n);
+        else if (oz_tm_is_op(p, "["))
+            n = parse_subscript(p, n);
+        else if (oz_tm_is_op(p, "("))
+            n = parse_call(p, n);
+        else
+            break;
     }
     return n;
 }
@@ -269,7 +288,8 @@ static oz_tm_node *parse_test(oz_tm_parser *p, oz_tm_node *of) {
     oz_tm_node *n = wrap(p, OZ_TM_N_TEST, of, NULL);
     bind(p, n);
     bool value = (p->cur.type >= OZ_TM_T_NAME && p->cur.type <= OZ_TM_T_FLOAT) || oz_tm_is_op(p, "[") || oz_tm_is_op(p, "{");
-    if (oz_tm_is_op(p, "(")) n->k[1] = parse_args(p);
+    if (oz_tm_is_op(p, "("))
+        n->k[1] = parse_args(p);
     else if (value && !oz_tm_is_word(p, "else") && !oz_tm_is_word(p, "or") && !oz_tm_is_word(p, "and")) {
         if (oz_tm_is_word(p, "is")) OZ_TM_FAIL(&p->c, "You cannot chain multiple tests with is");
         n->k[1] = parse_postfix(p, oz_tm_parse_primary(p, false));
@@ -279,10 +299,14 @@ static oz_tm_node *parse_test(oz_tm_parser *p, oz_tm_node *of) {
 
 static oz_tm_node *parse_filter_expr(oz_tm_parser *p, oz_tm_node *n) {
     while (ok(p)) {
-        if (oz_tm_is_op(p, "|")) n = oz_tm_parse_filters(p, n, false);
-        else if (oz_tm_is_word(p, "is")) n = parse_test(p, n);
-        else if (oz_tm_is_op(p, "(")) n = parse_call(p, n);
-        else break;
+        if (oz_tm_is_op(p, "|"))
+            n = oz_tm_parse_filters(p, n, false);
+        else if (oz_tm_is_word(p, "is"))
+            n = parse_test(p, n);
+        else if (oz_tm_is_op(p, "("))
+            n = parse_call(p, n);
+        else
+            break;
     }
     return n;
 }
@@ -297,12 +321,16 @@ static oz_tm_node *parse_unary(oz_tm_parser *p, bool with_filter) {
         oz_tm_advance(p);
         n->k[0] = parse_unary(p, false);
         p->nest--;
-    } else n = oz_tm_parse_primary(p, false);
+    } else
+        n = oz_tm_parse_primary(p, false);
     n = parse_postfix(p, n);
     return with_filter ? parse_filter_expr(p, n) : n;
 }
 
-typedef struct level { const char *op[5]; uint8_t code[5]; } level;
+typedef struct level {
+    const char *op[5];
+    uint8_t code[5];
+} level;
 
 /* Left-associative levels, loose to tight; the level of ~ builds one node of any number of parts. */
 static oz_tm_node *parse_binary(oz_tm_parser *p, int depth) {
@@ -330,15 +358,18 @@ static oz_tm_node *parse_binary(oz_tm_parser *p, int depth) {
             if (!tail) tail = &left->next;
             *tail = right;
             tail = &right->next;
-        } else n->k[1] = right;
+        } else
+            n->k[1] = right;
         op = LEVELS[depth].op;
     }
     return n;
 }
 
 static bool comparison(oz_tm_parser *p, uint8_t *op) {
-    static const struct { const char *op; uint8_t code; } OPS[] = {{"==", OZ_TM_EQ}, {"!=", OZ_TM_NE}, {"<", OZ_TM_LT},
-                                                                   {"<=", OZ_TM_LE}, {">", OZ_TM_GT},  {">=", OZ_TM_GE}};
+    static const struct {
+        const char *op;
+        uint8_t code;
+    } OPS[] = {{"==", OZ_TM_EQ}, {"!=", OZ_TM_NE}, {"<", OZ_TM_LT}, {"<=", OZ_TM_LE}, {">", OZ_TM_GT}, {">=", OZ_TM_GE}};
     for (size_t i = 0; i < sizeof OPS / sizeof *OPS; i++) {
         *op = OPS[i].code;
         if (oz_tm_skip_op(p, OPS[i].op)) return true;

@@ -1,8 +1,8 @@
 /* Filters of text and of single values, as rows of a table. `v` is what stands before the bar. */
+#include "text/tmpl_internal.h"
 #include <math.h>
 #include <string.h>
 #include <utf8proc.h>
-#include "text/tmpl_internal.h"
 
 #define GIVEN(v) ((v).kind != OZ_TM_ABSENT && (v).kind != OZ_TM_NONE)
 
@@ -68,7 +68,8 @@ static oz_tm_val f_trim(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
 }
 
 static oz_tm_val method(oz_tm *c, const char *name, oz_slice s, oz_tm_val *pos, size_t n) {
-    return oz_tm_call_row(c, oz_tm_find_row(oz_tm_str_methods, oz_slice_view(name)), oz_tm_str(s.p, s.n), &(oz_tm_args){.pos = pos, .n = n});
+    return oz_tm_call_row(c, oz_tm_find_row(oz_tm_str_methods, oz_slice_view(name)), oz_tm_str(s.p, s.n),
+                          &(oz_tm_args){.pos = pos, .n = n});
 }
 
 static oz_tm_val f_replace(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
@@ -109,8 +110,10 @@ static oz_tm_val f_indent(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     if (v.flavour == OZ_TM_MARKUP) return OZ_TM_UNSUPPORTED(c, "indent of escaped text is not supported");
     oz_slice unit = {" ", 1};
     int64_t times = 1;
-    if (a->pos[0].kind == OZ_TM_STR) unit = (oz_slice){a->pos[0].s, a->pos[0].n};
-    else times = integer(c, a->pos[0], 4);
+    if (a->pos[0].kind == OZ_TM_STR)
+        unit = (oz_slice){a->pos[0].s, a->pos[0].n};
+    else
+        times = integer(c, a->pos[0], 4);
     bool blank = flag(a->pos[2]);
     /* Jinja splits with a line end added, which makes one more line of an empty text and of a text that ends a line. */
     oz_tm_val whole = oz_tm_concat(c, v, oz_tm_str("\n", 1)), lines = method(c, "splitlines", (oz_slice){whole.s, whole.n}, NULL, 0);
@@ -178,8 +181,10 @@ static oz_tm_val f_xmlattr(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
         oz_tm_put_escaped(c, (oz_slice){key.s, key.n});
         oz_tm_put(c, "=\"", 2);
         oz_slice text = oz_tm_text(c, val);
-        if (val.kind == OZ_TM_STR && val.flavour == OZ_TM_MARKUP) oz_tm_put(c, text.p, text.n);
-        else oz_tm_put_escaped(c, text);
+        if (val.kind == OZ_TM_STR && val.flavour == OZ_TM_MARKUP)
+            oz_tm_put(c, text.p, text.n);
+        else
+            oz_tm_put_escaped(c, text);
         oz_tm_put(c, "\"", 1);
     }
     return oz_tm_take(c, mark);
@@ -190,9 +195,12 @@ static void put_url(oz_tm *c, oz_slice s, bool query) {
     for (size_t i = 0; i < s.n && c->st == OZ_OK; i++) {
         unsigned char b = (unsigned char)s.p[i];
         bool plain = (b < 0x80 && oz_tm_is_word_cp(b)) || (b && strchr("-.~", b)) || (b == '/' && !query);
-        if (plain) oz_tm_put(c, s.p + i, 1);
-        else if (b == ' ' && query) oz_tm_put(c, "+", 1);
-        else oz_tm_printf(c, "%%%02X", b);
+        if (plain)
+            oz_tm_put(c, s.p + i, 1);
+        else if (b == ' ' && query)
+            oz_tm_put(c, "+", 1);
+        else
+            oz_tm_printf(c, "%%%02X", b);
     }
 }
 
@@ -236,7 +244,10 @@ static bool parse_int(oz_tm *c, oz_slice s, int64_t base, oz_tm_val *out) {
     s = oz_tm_strip(s, NULL, true, true);
     bool negative = s.n && s.p[0] == '-';
     if (s.n && (s.p[0] == '-' || s.p[0] == '+')) s.p++, s.n--;
-    static const struct { char letter; int base; } PREFIX[] = {{'x', 16}, {'o', 8}, {'b', 2}};
+    static const struct {
+        char letter;
+        int base;
+    } PREFIX[] = {{'x', 16}, {'o', 8}, {'b', 2}};
     bool prefixed = false;
     for (size_t i = 0; i < 3; i++)
         if (s.n > 2 && s.p[0] == '0' && (s.p[1] | 32) == PREFIX[i].letter && (base == 0 || base == PREFIX[i].base)) {
@@ -349,14 +360,17 @@ static oz_tm_val f_round(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
 }
 
 static oz_tm_val f_filesizeformat(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
-    static const char *const UNITS[2][8] = {{"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"}, {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"}};
+    static const char *const UNITS[2][8] = {{"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"},
+                                            {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"}};
     bool binary = flag(a->pos[0]);
     double base = binary ? 1024 : 1000, n = 0, unit = base * base;
-    if (v.kind == OZ_TM_STR ? !parse_float(c, (oz_slice){v.s, v.n}, &n) : !oz_tm_is_num(v)) return OZ_TM_FAIL(c, "filesizeformat: expected a number");
+    if (v.kind == OZ_TM_STR ? !parse_float(c, (oz_slice){v.s, v.n}, &n) : !oz_tm_is_num(v))
+        return OZ_TM_FAIL(c, "filesizeformat: expected a number");
     if (v.kind != OZ_TM_STR) n = oz_tm_to_double(c, v);
     size_t mark = oz_tm_mark(c);
     if (n == 1) return oz_tm_cstr("1 Byte");
-    if (n < base) oz_tm_printf(c, "%.0f Bytes", trunc(n));
+    if (n < base)
+        oz_tm_printf(c, "%.0f Bytes", trunc(n) + 0.0); /* no -0 */
     else {
         int i = 0;
         while (i < 7 && n >= unit) unit *= base, i++;
@@ -394,10 +408,12 @@ static bool separators(oz_tm *c, oz_tm_val v, oz_tm_json *how) {
 }
 
 static oz_tm_val f_tojson(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
-    oz_tm_json how = {.ascii = flag(a->pos[0]), .pretty = GIVEN(a->pos[1]), .sorted = flag(a->pos[3]), .item_sep = {", ", 2}, .key_sep = {": ", 2}};
+    oz_tm_json how = {
+        .ascii = flag(a->pos[0]), .pretty = GIVEN(a->pos[1]), .sorted = flag(a->pos[3]), .item_sep = {", ", 2}, .key_sep = {": ", 2}};
     if (how.pretty) {
         how.item_sep = (oz_slice){",", 1};
-        if (a->pos[1].kind == OZ_TM_STR) how.unit = (oz_slice){a->pos[1].s, a->pos[1].n};
+        if (a->pos[1].kind == OZ_TM_STR)
+            how.unit = (oz_slice){a->pos[1].s, a->pos[1].n};
         else {
             size_t mark = oz_tm_mark(c);
             oz_tm_put_repeat(c, " ", 1, integer(c, a->pos[1], 0));
@@ -425,14 +441,42 @@ static oz_tm_val f_format(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     return oz_tm_percent(c, s, oz_tm_seq_val(t, OZ_TM_TUPLE));
 }
 
-static oz_tm_val refuse(oz_tm *c, oz_tm_val v, const oz_tm_args *a) { return OZ_TM_UNSUPPORTED(c, "the filters pprint, random, striptags, urlize and wordwrap are not supported"); }
+static oz_tm_val refuse(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
+    return OZ_TM_UNSUPPORTED(c, "the filters pprint, random, striptags, urlize and wordwrap are not supported");
+}
 
 const oz_tm_row oz_tm_filters[] = {
-    {"abs", "", f_abs}, {"attr", "name", f_attr}, {"capitalize", "", f_capitalize}, {"center", "width?", f_center},
-    {"d", "default_value? boolean?", f_default}, {"default", "default_value? boolean?", f_default}, {"e", "", f_escape}, {"escape", "", f_escape},
-    {"filesizeformat", "binary?", f_filesizeformat}, {"float", "default?", f_float}, {"forceescape", "", f_forceescape}, {"format", "*", f_format},
-    {"indent", "width? first? blank?", f_indent}, {"int", "default? base?", f_int}, {"lower", "", f_lower}, {"pprint", "*", refuse},
-    {"random", "*", refuse}, {"replace", "old new count?", f_replace}, {"round", "precision? method?", f_round}, {"safe", "", f_safe},
-    {"string", "", f_string}, {"striptags", "*", refuse}, {"title", "", f_title}, {"tojson", "ensure_ascii? indent? separators? sort_keys?", f_tojson},
-    {"trim", "chars?", f_trim}, {"truncate", "length? killwords? end? leeway?", f_truncate}, {"upper", "", f_upper}, {"urlencode", "", f_urlencode},
-    {"urlize", "*", refuse}, {"wordcount", "", f_wordcount}, {"wordwrap", "*", refuse}, {"xmlattr", "autospace?", f_xmlattr}, {0}};
+    {"abs", "", f_abs},
+    {"attr", "name", f_attr},
+    {"capitalize", "", f_capitalize},
+    {"center", "width?", f_center},
+    {"d", "default_value? boolean?", f_default},
+    {"default", "default_value? boolean?", f_default},
+    {"e", "", f_escape},
+    {"escape", "", f_escape},
+    {"filesizeformat", "binary?", f_filesizeformat},
+    {"float", "default?", f_float},
+    {"forceescape", "", f_forceescape},
+    {"format", "*", f_format},
+    {"indent", "width? first? blank?", f_indent},
+    {"int", "default? base?", f_int},
+    {"lower", "", f_lower},
+    {"pprint", "*", refuse},
+    {"random", "*", refuse},
+    {"replace", "old new count?", f_replace},
+    {"round", "precision? method?", f_round},
+    {"safe", "", f_safe},
+    {"string", "", f_string},
+    {"striptags", "*", refuse},
+    {"title", "", f_title},
+    {"tojson", "ensure_ascii? indent? separators? sort_keys?", f_tojson},
+    {"trim", "chars?", f_trim},
+    {"truncate", "length? killwords? end? leeway?", f_truncate},
+    {"upper", "", f_upper},
+    {"urlencode", "", f_urlencode},
+    {"urlize", "*", refuse},
+    {"wordcount", "", f_wordcount},
+    {"wordwrap", "*", refuse},
+    {"xmlattr", "autospace?", f_xmlattr},
+    {0},
+};

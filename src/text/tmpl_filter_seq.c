@@ -1,7 +1,7 @@
 /* Filters of sequences. Those that Python writes as generators are generators here: nothing is done, and nothing fails, before an item is
  * asked for, and they run out. */
-#include <string.h>
 #include "text/tmpl_internal.h"
+#include <string.h>
 
 #define GIVEN(v) ((v).kind != OZ_TM_ABSENT && (v).kind != OZ_TM_NONE)
 
@@ -26,8 +26,10 @@ static bool next_attr(oz_tm *c, oz_tm_gen *g, oz_tm_val *out) {
 
 static bool next_mapped(oz_tm *c, oz_tm_gen *g, oz_tm_val *out) {
     if (!oz_tm_iter_next(c, &g->src, out)) return false;
-    if (!g->row) OZ_TM_FAIL(c, "No filter named '%.*s'.", (int)g->path.n, g->path.kind == OZ_TM_STR ? g->path.s : "");
-    else *out = oz_tm_call_row(c, g->row, *out, &g->args);
+    if (!g->row)
+        OZ_TM_FAIL(c, "No filter named '%.*s'.", (int)g->path.n, g->path.kind == OZ_TM_STR ? g->path.s : "");
+    else
+        *out = oz_tm_call_row(c, g->row, *out, &g->args);
     return c->st == OZ_OK;
 }
 
@@ -57,8 +59,10 @@ static oz_tm_args rest_of(const oz_tm_args *a, size_t skip) {
 
 static oz_tm_val f_map(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     oz_tm_val attribute = kwarg(a, "attribute"), other = kwarg(a, "default");
-    if (!oz_tm_truth(v)) v = oz_tm_seq_val(NULL, OZ_TM_LIST); /* whatever it is, and the arguments are not looked at */
-    else if (a->n == 0 && attribute.kind == OZ_TM_ABSENT) return OZ_TM_FAIL(c, "map requires a filter argument");
+    if (!oz_tm_truth(v))
+        v = oz_tm_seq_val(NULL, OZ_TM_LIST); /* whatever it is, and the arguments are not looked at */
+    else if (a->n == 0 && attribute.kind == OZ_TM_ABSENT)
+        return OZ_TM_FAIL(c, "map requires a filter argument");
     oz_tm_gen *g = oz_tm_gen_new(c, a->n ? next_mapped : next_attr, v);
     if (!g) return oz_tm_gen_val(NULL);
     if (a->n) {
@@ -120,9 +124,12 @@ static oz_tm_val f_unique(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
 }
 
 static oz_tm_val f_items(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
-    if (v.kind == OZ_TM_UNDEF) v = oz_tm_seq_val(NULL, OZ_TM_LIST);
-    else if (v.kind == OZ_TM_DICT) v = oz_tm_call(c, oz_tm_getattr(c, v, oz_slice_view("items")), &(oz_tm_args){0});
-    else return OZ_TM_FAIL(c, "Can only get item pairs from a mapping.");
+    if (v.kind == OZ_TM_UNDEF)
+        v = oz_tm_seq_val(NULL, OZ_TM_LIST);
+    else if (v.kind == OZ_TM_DICT)
+        v = oz_tm_call(c, oz_tm_getattr(c, v, oz_slice_view("items")), &(oz_tm_args){0});
+    else
+        return OZ_TM_FAIL(c, "Can only get item pairs from a mapping.");
     return oz_tm_gen_val(oz_tm_gen_new(c, next_plain, v));
 }
 
@@ -265,7 +272,8 @@ static oz_tm_val f_sort(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
 
 static oz_tm_val f_dictsort(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     bool by_value = a->pos[1].kind != OZ_TM_ABSENT && oz_tm_is_str(a->pos[1], "value");
-    if (a->pos[1].kind != OZ_TM_ABSENT && !by_value && !oz_tm_is_str(a->pos[1], "key")) return OZ_TM_FAIL(c, "You can only sort by either \"key\" or \"value\"");
+    if (a->pos[1].kind != OZ_TM_ABSENT && !by_value && !oz_tm_is_str(a->pos[1], "key"))
+        return OZ_TM_FAIL(c, "You can only sort by either \"key\" or \"value\"");
     if (v.kind == OZ_TM_UNDEF) return oz_tm_fail_undef(c, v);
     if (v.kind != OZ_TM_DICT) return OZ_TM_FAIL(c, "dictsort: expected a dict, found '%s'", oz_tm_type(v));
     size_t n = v.dict->n;
@@ -304,9 +312,27 @@ static oz_tm_val f_groupby(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
 }
 
 const oz_tm_row oz_tm_filters_seq[] = {
-    {"batch", "linecount fill_with?", f_batch}, {"count", "", f_length}, {"dictsort", "case_sensitive? by? reverse?", f_dictsort},
-    {"first", "", f_first}, {"groupby", "attribute default? case_sensitive?", f_groupby}, {"items", "", f_items}, {"join", "d? attribute?", f_join},
-    {"last", "", f_last}, {"length", "", f_length}, {"list", "", f_list}, {"map", "*", f_map}, {"max", "case_sensitive? attribute?", f_max},
-    {"min", "case_sensitive? attribute?", f_min}, {"reject", "*", f_reject}, {"rejectattr", "*", f_rejectattr}, {"reverse", "", f_reverse},
-    {"select", "*", f_select}, {"selectattr", "*", f_selectattr}, {"slice", "slices fill_with?", f_slice},
-    {"sort", "reverse? case_sensitive? attribute?", f_sort}, {"sum", "attribute? start?", f_sum}, {"unique", "case_sensitive? attribute?", f_unique}, {0}};
+    {"batch", "linecount fill_with?", f_batch},
+    {"count", "", f_length},
+    {"dictsort", "case_sensitive? by? reverse?", f_dictsort},
+    {"first", "", f_first},
+    {"groupby", "attribute default? case_sensitive?", f_groupby},
+    {"items", "", f_items},
+    {"join", "d? attribute?", f_join},
+    {"last", "", f_last},
+    {"length", "", f_length},
+    {"list", "", f_list},
+    {"map", "*", f_map},
+    {"max", "case_sensitive? attribute?", f_max},
+    {"min", "case_sensitive? attribute?", f_min},
+    {"reject", "*", f_reject},
+    {"rejectattr", "*", f_rejectattr},
+    {"reverse", "", f_reverse},
+    {"select", "*", f_select},
+    {"selectattr", "*", f_selectattr},
+    {"slice", "slices fill_with?", f_slice},
+    {"sort", "reverse? case_sensitive? attribute?", f_sort},
+    {"sum", "attribute? start?", f_sum},
+    {"unique", "case_sensitive? attribute?", f_unique},
+    {0},
+};

@@ -1,14 +1,14 @@
 /* Python's two ways to format: '%5.2f' % x and '{:>5}'.format(x). Both end in one description of a field. */
+#include "text/tmpl_internal.h"
 #include <math.h>
 #include <string.h>
-#include "text/tmpl_internal.h"
 
 typedef struct field {
-    oz_slice fill; /* empty: not said */
-    char align;    /* < > = ^, 0: by type */
-    char sign;     /* + - or blank; 0: only minus */
-    bool alt;      /* # */
-    char group;    /* , or _ */
+    oz_slice fill;            /* empty: not said */
+    char align;               /* < > = ^, 0: by type */
+    char sign;                /* + - or blank; 0: only minus */
+    bool alt;                 /* # */
+    char group;               /* , or _ */
     int64_t width, precision; /* precision -1: not said */
     char type;
 } field;
@@ -35,8 +35,10 @@ static void put_text(oz_tm *c, const field *f, oz_slice s) {
 
 static size_t put_sign(oz_tm *c, const field *f, bool negative) {
     size_t mark = oz_tm_mark(c);
-    if (negative) oz_tm_put(c, "-", 1);
-    else if (f->sign == '+' || f->sign == ' ') oz_tm_put(c, &f->sign, 1);
+    if (negative)
+        oz_tm_put(c, "-", 1);
+    else if (f->sign == '+' || f->sign == ' ')
+        oz_tm_put(c, &f->sign, 1);
     return oz_tm_mark(c) - mark;
 }
 
@@ -77,7 +79,8 @@ static bool put_double(oz_tm *c, const field *f, double x) {
     if (f->precision > 1000) return OZ_TM_UNSUPPORTED(c, "a precision of more than 1000 is not supported"), false;
     if (f->type == '%') x *= 100;
     bool negative = signbit(x) && !isnan(x);
-    if (f->type == 0 && f->precision < 0) oz_tm_format_float(text, fabs(x));
+    if (f->type == 0 && f->precision < 0)
+        oz_tm_format_float(text, fabs(x));
     else {
         snprintf(format, sizeof format, "%%%s.*%c", f->alt ? "#" : "", type);
         snprintf(text, sizeof text, format, f->precision < 0 ? 6 : (int)f->precision, fabs(x));
@@ -103,7 +106,10 @@ static bool put_char(oz_tm *c, const field *f, oz_tm_val v) {
 
 /* ---- % ---- */
 
-typedef struct cursor { oz_tm *c; const char *p, *end; } cursor;
+typedef struct cursor {
+    oz_tm *c;
+    const char *p, *end;
+} cursor;
 
 static bool digits(cursor *s, int64_t *out) {
     const char *from = s->p;
@@ -117,7 +123,11 @@ static bool digits(cursor *s, int64_t *out) {
     return s->p > from;
 }
 
-typedef struct values { oz_tm_val all; bool tuple; size_t next; } values;
+typedef struct values {
+    oz_tm_val all;
+    bool tuple;
+    size_t next;
+} values;
 
 static oz_tm_val next_value(oz_tm *c, values *v) {
     if (v->tuple ? v->next < v->all.seq->n : v->next == 0) return v->tuple ? v->all.seq->v[v->next++] : (v->next++, v->all);
@@ -134,20 +144,27 @@ static void star(oz_tm *c, values *v, int64_t *out) {
 static void percent_spec(cursor *s, field *f, values *v) {
     static const char *const ZERO = "0";
     for (; s->p < s->end && strchr("-+ #0", *s->p) && *s->p; s->p++) {
-        if (*s->p == '-') f->align = '<';
-        else if (*s->p == '#') f->alt = true;
-        else if (*s->p == '0') f->fill = (oz_slice){ZERO, 1};
-        else if (f->sign != '+') f->sign = *s->p;
+        if (*s->p == '-')
+            f->align = '<';
+        else if (*s->p == '#')
+            f->alt = true;
+        else if (*s->p == '0')
+            f->fill = (oz_slice){ZERO, 1};
+        else if (f->sign != '+')
+            f->sign = *s->p;
     }
     if (s->p < s->end && *s->p == '*') {
         s->p++;
         star(s->c, v, &f->width);
         if (f->width < 0) f->align = '<', f->width = -f->width;
-    } else digits(s, &f->width);
+    } else
+        digits(s, &f->width);
     if (s->p < s->end && *s->p == '.') {
         s->p++;
-        if (s->p < s->end && *s->p == '*') s->p++, star(s->c, v, &f->precision);
-        else digits(s, &f->precision);
+        if (s->p < s->end && *s->p == '*')
+            s->p++, star(s->c, v, &f->precision);
+        else
+            digits(s, &f->precision);
         if (f->precision < 0) f->precision = 0;
     }
     while (s->p < s->end && strchr("hlL", *s->p) && *s->p) s->p++;
@@ -155,17 +172,24 @@ static void percent_spec(cursor *s, field *f, values *v) {
 }
 
 static void percent_number(oz_tm *c, field *f, oz_tm_val v) {
-    if (f->align == '<') f->fill.n = 0;
-    else if (f->fill.n) f->align = '=';
-    if (v.kind == OZ_TM_UNDEF) oz_tm_fail_undef(c, v);
+    if (f->align == '<')
+        f->fill.n = 0;
+    else if (f->fill.n)
+        f->align = '=';
+    if (v.kind == OZ_TM_UNDEF)
+        oz_tm_fail_undef(c, v);
     else if (strchr("eEfFgG", f->type)) {
-        if (!oz_tm_is_num(v)) OZ_TM_FAIL(c, "must be real number, not %s", oz_tm_type(v));
-        else put_double(c, f, oz_tm_to_double(c, v));
+        if (!oz_tm_is_num(v))
+            OZ_TM_FAIL(c, "must be real number, not %s", oz_tm_type(v));
+        else
+            put_double(c, f, oz_tm_to_double(c, v));
     } else {
         bool decimal = strchr("diu", f->type);
         if (v.kind == OZ_TM_FLOAT && decimal && isfinite(v.f)) v = oz_tm_big_from_double(c, v.f);
-        if (!oz_tm_is_num(v) || v.kind == OZ_TM_FLOAT) OZ_TM_FAIL(c, "%%%c format: a%s number is required, not %s", f->type, decimal ? " real" : "n integer", oz_tm_type(v));
-        else put_integer(c, f, v);
+        if (!oz_tm_is_num(v) || v.kind == OZ_TM_FLOAT)
+            OZ_TM_FAIL(c, "%%%c format: a%s number is required, not %s", f->type, decimal ? " real" : "n integer", oz_tm_type(v));
+        else
+            put_integer(c, f, v);
     }
 }
 
@@ -192,12 +216,16 @@ static void percent_one(cursor *s, values *v) {
     if (item.kind == OZ_TM_ABSENT) item = next_value(c, v);
     if (c->st != OZ_OK) return;
     size_t mark = oz_tm_mark(c);
-    if (f.type == 0) OZ_TM_FAIL(c, "incomplete format");
-    else if (strchr("diuxXoeEfFgG", f.type)) percent_number(c, &f, item);
+    if (f.type == 0)
+        OZ_TM_FAIL(c, "incomplete format");
+    else if (strchr("diuxXoeEfFgG", f.type))
+        percent_number(c, &f, item);
     else if (strchr("sra", f.type)) {
         f.fill.n = 0;
-        if (f.type == 's') oz_tm_print(c, item);
-        else oz_tm_repr(c, item);
+        if (f.type == 's')
+            oz_tm_print(c, item);
+        else
+            oz_tm_repr(c, item);
         oz_tm_val text = oz_tm_take(c, mark);
         if (f.type == 'a' && oz_tm_n_chars(text.s, text.n) != text.n) OZ_TM_UNSUPPORTED(c, "%%a is not supported");
         if (!f.align) f.align = '>';
@@ -206,9 +234,12 @@ static void percent_one(cursor *s, values *v) {
         f.fill.n = 0;
         if (!f.align) f.align = '>';
         bool one = item.kind == OZ_TM_STR && item.n > 0 && oz_tm_char_len(item.s, item.n) == item.n;
-        if (one) put_padded(c, &f, (oz_slice){item.s, item.n}, 0, '>');
-        else put_char(c, &f, item);
-    } else OZ_TM_FAIL(c, "unsupported format character '%c'", f.type);
+        if (one)
+            put_padded(c, &f, (oz_slice){item.s, item.n}, 0, '>');
+        else
+            put_char(c, &f, item);
+    } else
+        OZ_TM_FAIL(c, "unsupported format character '%c'", f.type);
 }
 
 oz_tm_val oz_tm_percent(oz_tm *c, oz_slice fmt, oz_tm_val args) {
@@ -267,17 +298,26 @@ static void put_formatted(oz_tm *c, oz_tm_val v, oz_slice spec) {
     if (!read_spec(&s, &f)) return;
     bool wide_zero = f.group && f.fill.n && f.fill.p[0] == '0' && f.align == '=', number = oz_tm_is_num(v);
     bool integer = number && v.kind != OZ_TM_FLOAT && !(v.kind == OZ_TM_BOOL && f.type == 0);
-    if (wide_zero) OZ_TM_UNSUPPORTED(c, "zeros with separators in a format are not supported");
+    if (wide_zero)
+        OZ_TM_UNSUPPORTED(c, "zeros with separators in a format are not supported");
     else if (v.kind == OZ_TM_STR) {
-        if ((f.type && f.type != 's') || f.align == '=' || f.sign || f.group) OZ_TM_FAIL(c, "Unknown format code '%c' for object of type 'str'", f.type ? f.type : f.align);
-        else put_text(c, &f, (oz_slice){v.s, v.n});
+        if ((f.type && f.type != 's') || f.align == '=' || f.sign || f.group)
+            OZ_TM_FAIL(c, "Unknown format code '%c' for object of type 'str'", f.type ? f.type : f.align);
+        else
+            put_text(c, &f, (oz_slice){v.s, v.n});
     } else if (integer && (f.type == 0 || strchr("dxXobn", f.type))) {
-        if (f.precision >= 0) OZ_TM_FAIL(c, "Precision not allowed in integer format specifier");
-        else put_integer(c, &f, v);
-    } else if (integer && f.type == 'c') put_char(c, &f, v);
-    else if (number && v.kind != OZ_TM_BOOL && f.type != 'n' && (f.type == 0 || strchr("eEfFgG%", f.type))) put_double(c, &f, oz_tm_to_double(c, v));
-    else if (number) OZ_TM_UNSUPPORTED(c, "this format of a '%s' is not supported", oz_tm_type(v));
-    else OZ_TM_FAIL(c, "unsupported format string passed to %s.__format__", oz_tm_type(v));
+        if (f.precision >= 0)
+            OZ_TM_FAIL(c, "Precision not allowed in integer format specifier");
+        else
+            put_integer(c, &f, v);
+    } else if (integer && f.type == 'c')
+        put_char(c, &f, v);
+    else if (number && v.kind != OZ_TM_BOOL && f.type != 'n' && (f.type == 0 || strchr("eEfFgG%", f.type)))
+        put_double(c, &f, oz_tm_to_double(c, v));
+    else if (number)
+        OZ_TM_UNSUPPORTED(c, "this format of a '%s' is not supported", oz_tm_type(v));
+    else
+        OZ_TM_FAIL(c, "unsupported format string passed to %s.__format__", oz_tm_type(v));
 }
 
 /* The argument that "{name.attr[key]}" names; *n_auto counts the fields without a name, -1 once one has a number. */
@@ -289,7 +329,8 @@ static oz_tm_val field_value(oz_tm *c, oz_slice name, const oz_tm_args *a, int64
     int64_t i = 0;
     bool numbered = digits(&s, &i) && s.p == s.end;
     if (first == 0) i = (*n_auto)++;
-    if ((first == 0 && i < 0) || (numbered && *n_auto > 0)) return OZ_TM_FAIL(c, "cannot switch between automatic and manual field numbering");
+    if ((first == 0 && i < 0) || (numbered && *n_auto > 0))
+        return OZ_TM_FAIL(c, "cannot switch between automatic and manual field numbering");
     if (numbered) *n_auto = INT64_MIN;
     if (first == 0 || numbered) {
         if ((size_t)i >= a->n) return OZ_TM_FAIL(c, "Replacement index %lld out of range for positional args tuple", (long long)i);
@@ -305,8 +346,10 @@ static oz_tm_val field_value(oz_tm *c, oz_slice name, const oz_tm_args *a, int64
         oz_slice part = {name.p + from, k - from};
         cursor d = {c, part.p, part.p + part.n};
         if (part.n == 0 || (!attr && k == name.n)) return OZ_TM_FAIL(c, "Empty attribute or missing ']' in format string");
-        if (attr) v = oz_tm_getattr(c, v, part);
-        else v = oz_tm_getitem(c, v, digits(&d, &i) && d.p == d.end ? oz_tm_int(i) : oz_tm_str(part.p, part.n));
+        if (attr)
+            v = oz_tm_getattr(c, v, part);
+        else
+            v = oz_tm_getitem(c, v, digits(&d, &i) && d.p == d.end ? oz_tm_int(i) : oz_tm_str(part.p, part.n));
         k += !attr;
     }
     return v;
@@ -322,9 +365,12 @@ static void format_one(cursor *s, const oz_tm_args *a, int64_t *n_auto) {
     if (s->end - s->p > 1 && *s->p == '!') {
         char how = s->p[1];
         size_t mark = oz_tm_mark(c);
-        if (how == 'r') oz_tm_repr(c, v);
-        else if (how == 's') oz_tm_print(c, v);
-        else OZ_TM_UNSUPPORTED(c, "the conversion !%c is not supported", how);
+        if (how == 'r')
+            oz_tm_repr(c, v);
+        else if (how == 's')
+            oz_tm_print(c, v);
+        else
+            OZ_TM_UNSUPPORTED(c, "the conversion !%c is not supported", how);
         v = oz_tm_take(c, mark);
         s->p += 2;
     }
@@ -350,9 +396,12 @@ oz_tm_val oz_tm_format(oz_tm *c, oz_slice fmt, const oz_tm_args *a) {
         oz_tm_put(c, from, (size_t)(s.p - from));
         if (s.p == s.end) break;
         char ch = *s.p++;
-        if (s.p < s.end && *s.p == ch) oz_tm_put(c, s.p++, 1);
-        else if (ch == '}') OZ_TM_FAIL(c, "Single '}' encountered in format string");
-        else format_one(&s, a, &n_auto);
+        if (s.p < s.end && *s.p == ch)
+            oz_tm_put(c, s.p++, 1);
+        else if (ch == '}')
+            OZ_TM_FAIL(c, "Single '}' encountered in format string");
+        else
+            format_one(&s, a, &n_auto);
     }
     return oz_tm_take(c, mark);
 }

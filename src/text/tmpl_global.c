@@ -1,7 +1,7 @@
 /* The functions that every template has. */
+#include "text/tmpl_internal.h"
 #include <string.h>
 #include <time.h>
-#include "text/tmpl_internal.h"
 
 static oz_tm_val g_range(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
     int64_t v[3] = {0, 0, 1};
@@ -30,7 +30,8 @@ static oz_tm_dict *make_dict(oz_tm *c, const oz_tm_args *a) {
     } else if (a->n == 1 && oz_tm_iter_begin(c, &it, a->pos[0])) {
         while (oz_tm_iter_next(c, &it, &item)) {
             oz_tm_val pair = oz_tm_to_list(c, item);
-            if (c->st == OZ_OK && pair.seq->n != 2) OZ_TM_FAIL(c, "dictionary update sequence element has length %zu; 2 is required", pair.seq->n);
+            if (c->st == OZ_OK && pair.seq->n != 2)
+                OZ_TM_FAIL(c, "dictionary update sequence element has length %zu; 2 is required", pair.seq->n);
             if (c->st == OZ_OK) oz_tm_dict_set(c, d, pair.seq->v[0], pair.seq->v[1]);
         }
     }
@@ -44,8 +45,10 @@ static oz_tm_val g_namespace(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
     oz_tm_dict *d = make_dict(c, a);
     for (size_t i = 0; d && i < d->n; i++)
         if (d->e[i].key.kind == OZ_TM_STR && d->e[i].key.n && d->e[i].key.s[0] == '_')
-            OZ_TM_FAIL(c, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'. Please rename the attribute.",
-                       (int)d->e[i].key.n, d->e[i].key.s);
+            OZ_TM_FAIL(
+                c,
+                "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'. Please rename the attribute.",
+                (int)d->e[i].key.n, d->e[i].key.s);
     return c->st == OZ_OK ? (oz_tm_val){.kind = OZ_TM_NS, .dict = d} : oz_tm_none();
 }
 
@@ -85,9 +88,12 @@ static oz_tm_val g_strftime(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
         while (f[0] == '%' && k < left && k < 4 && strchr("-_0^#EO", f[k]) && f[k]) k++;
         if (f[0] == '%' && k < left) k++;
         memcpy(one, f, k);
-        if (one[0] != '%') oz_tm_put(c, f, 1);
-        else if (strcmp(one, "%f") == 0) oz_tm_puts(c, "000000");
-        else if (one[k - 1] != 'z' && one[k - 1] != 'Z') oz_tm_put(c, text, strftime(text, sizeof text, one, &tm));
+        if (one[0] != '%')
+            oz_tm_put(c, f, 1);
+        else if (strcmp(one, "%f") == 0)
+            oz_tm_puts(c, "000000");
+        else if (one[k - 1] != 'z' && one[k - 1] != 'Z')
+            oz_tm_put(c, text, strftime(text, sizeof text, one, &tm));
         i += k;
     }
     return oz_tm_take(c, mark);
@@ -95,9 +101,17 @@ static oz_tm_val g_strftime(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
 
 static oz_tm_val g_lipsum(oz_tm *c, oz_tm_val self, const oz_tm_args *a) { return OZ_TM_UNSUPPORTED(c, "lipsum is not supported"); }
 
-const oz_tm_row oz_tm_globals[] = {{"cycler", "*", g_cycler}, {"dict", "*", g_dict}, {"joiner", "sep?", g_joiner}, {"lipsum", "*", g_lipsum},
-                                   {"namespace", "*", g_namespace}, {"raise_exception", "message", g_raise}, {"range", "*", g_range},
-                                   {"strftime_now", "format", g_strftime}, {0}};
+const oz_tm_row oz_tm_globals[] = {
+    {"cycler", "*", g_cycler},
+    {"dict", "*", g_dict},
+    {"joiner", "sep?", g_joiner},
+    {"lipsum", "*", g_lipsum},
+    {"namespace", "*", g_namespace},
+    {"raise_exception", "message", g_raise},
+    {"range", "*", g_range},
+    {"strftime_now", "format", g_strftime},
+    {0},
+};
 
 oz_tm_val oz_tm_global(oz_slice name) {
     const oz_tm_row *row = oz_tm_find_row(oz_tm_globals, name);

@@ -1,14 +1,23 @@
 /* Integers. An int64 where it fits, and beyond it a sign and limbs of nine decimal digits, least significant first: printing, which is
  * what templates do with numbers, is then trivial, and arithmetic on a few limbs is fast enough. At most OZ_TM_MAX_DIGITS digits. */
+#include "text/tmpl_internal.h"
 #include <math.h>
 #include <string.h>
-#include "text/tmpl_internal.h"
 
 enum { BASE = 1000000000, MAX_LIMBS = OZ_TM_MAX_DIGITS / 9 + 8, SMALL = 3 };
-struct oz_tm_big { bool negative; size_t n; uint32_t limb[]; };
+struct oz_tm_big {
+    bool negative;
+    size_t n;
+    uint32_t limb[];
+};
 
 /* A view of either kind; an int64 is split into `small`. */
-typedef struct num { bool negative; size_t n; const uint32_t *limb; uint32_t small[SMALL]; } num;
+typedef struct num {
+    bool negative;
+    size_t n;
+    const uint32_t *limb;
+    uint32_t small[SMALL];
+} num;
 
 static void view(num *out, oz_tm_val v) {
     if (v.kind == OZ_TM_BIG) {
@@ -126,8 +135,10 @@ static void divide_sizes(oz_tm *c, const num *a, const num *b, oz_tm_big **quoti
         uint32_t lo = 0, hi = BASE - 1;
         while (lo < hi) {
             uint32_t mid = lo + (hi - lo + 1) / 2;
-            if (fits(*rest, b, mid)) lo = mid;
-            else hi = mid - 1;
+            if (fits(*rest, b, mid))
+                lo = mid;
+            else
+                hi = mid - 1;
         }
         (*quotient)->limb[i] = lo;
         take_away(*rest, b, lo);

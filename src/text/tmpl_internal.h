@@ -79,7 +79,15 @@ typedef bool oz_tm_next(oz_tm *c, oz_tm_gen *g, oz_tm_val *out);
 
 typedef struct oz_tm_kw { oz_slice name; oz_tm_val val; } oz_tm_kw;
 typedef struct oz_tm_args { oz_tm_val *pos; size_t n; oz_tm_kw *kw; size_t n_kw; } oz_tm_args;
-struct oz_tm_gen { oz_tm_next *next; oz_tm_iter src; const oz_tm_row *row; oz_tm_args args; oz_tm_val path, other; int64_t count; bool flag; };
+struct oz_tm_gen {
+    oz_tm_next *next;
+    oz_tm_iter src;
+    const oz_tm_row *row; /* and the rest is what `next` makes of it */
+    oz_tm_args args;
+    oz_tm_val path, other;
+    int64_t count;
+    bool flag;
+};
 
 /* `params` names the parameters, "old new count?", optional ones with "?": they come in a->pos in that order, ABSENT where not given.
  * "*": the arguments come as they were written. */
@@ -117,7 +125,12 @@ bool oz_tm_is_str(oz_tm_val v, const char *s);
 /* ---- context of a rendering (tmpl_value.c) ---- */
 typedef struct oz_tm_name { const char *s; uint32_t n, id; } oz_tm_name;
 typedef struct oz_tm_var { const oz_tm_name *name; oz_tm_val val; } oz_tm_var;
-typedef struct oz_tm_frame { struct oz_tm_frame *up; oz_tm_var *v; uint32_t n, cap; bool captured; /* a macro was made here: not reused */ } oz_tm_frame;
+typedef struct oz_tm_frame {
+    struct oz_tm_frame *up;
+    oz_tm_var *v;
+    uint32_t n, cap;
+    bool captured; /* a macro was made here: not reused */
+} oz_tm_frame;
 struct oz_tm {
     const oz_template *t;
     oz_arena *arena;
@@ -130,7 +143,7 @@ struct oz_tm {
     oz_tm_frame *frame, *spare; /* spare: frames for reuse */
     oz_tm_val block;            /* the text that the filter of a block takes */
     oz_tm_val *context; /* by the name's id: arguments and global functions */
-    struct { char *end; size_t left; } tail[8]; /* room behind strings that + made, so that text that grows in a loop is not copied each time */
+    struct { char *end; size_t left; } tail[8]; /* room behind strings that + made: text that grows in a loop is not copied each time */
     oz_status st;
     oz_err *err;
 };
@@ -162,7 +175,8 @@ typedef enum oz_tm_node_type {
     OZ_TM_N_FILTER /* k0 | row(k1); k0 NULL: of a block's text */, OZ_TM_N_TEST,
     OZ_TM_N_KWARG /* name=k0 */, OZ_TM_N_STAR, OZ_TM_N_STARSTAR, OZ_TM_N_NSREF /* target: name.val */,
     /* statements */
-    OZ_TM_N_TEXT, OZ_TM_N_OUTPUT, OZ_TM_N_IF /* k0: test, k1: body, k2: else */, OZ_TM_N_FOR /* k0: target, k1: in, k2: body, k3: else, k4: if */,
+    OZ_TM_N_TEXT, OZ_TM_N_OUTPUT, OZ_TM_N_IF /* k0: test, k1: body, k2: else */,
+    OZ_TM_N_FOR /* k0: target, k1: in, k2: body, k3: else, k4: if */,
     OZ_TM_N_SET /* k0 = k1 */, OZ_TM_N_SETBLOCK /* k0, k1: filter, k2: body */, OZ_TM_N_MACRO /* k0: params, k1: body */,
     OZ_TM_N_PARAM /* name, k0: default */, OZ_TM_N_CALLBLOCK /* k0: call, k1: macro */, OZ_TM_N_FILTERBLOCK /* k0: filter, k1: body */,
     OZ_TM_N_WITH /* k0: targets and values take turns, k1: body */, OZ_TM_N_SCOPE /* k0: body */, OZ_TM_N_BREAK, OZ_TM_N_CONTINUE,
@@ -194,8 +208,8 @@ struct oz_template {
 
 /* ---- lexer (tmpl_lex.c) ---- */
 typedef enum oz_tm_tok {
-    OZ_TM_T_EOF, OZ_TM_T_TEXT, OZ_TM_T_VAR_BEGIN, OZ_TM_T_VAR_END, OZ_TM_T_BLOCK_BEGIN, OZ_TM_T_BLOCK_END, OZ_TM_T_NAME, OZ_TM_T_STRING, OZ_TM_T_INT,
-    OZ_TM_T_FLOAT, OZ_TM_T_OP
+    OZ_TM_T_EOF, OZ_TM_T_TEXT, OZ_TM_T_VAR_BEGIN, OZ_TM_T_VAR_END, OZ_TM_T_BLOCK_BEGIN, OZ_TM_T_BLOCK_END,
+    OZ_TM_T_NAME, OZ_TM_T_STRING, OZ_TM_T_INT, OZ_TM_T_FLOAT, OZ_TM_T_OP
 } oz_tm_tok;
 typedef struct oz_tm_token { uint8_t type; char op[3]; uint32_t line; const char *s; size_t n; } oz_tm_token; /* s: the source's text */
 typedef struct oz_tm_lexer {

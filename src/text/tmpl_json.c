@@ -1,8 +1,8 @@
 /* JSON: what tojson writes (json.dumps), and messages in: from jansson's tree, and from text with integers of any size, which jansson
  * does not keep. */
+#include "text/tmpl_internal.h"
 #include <math.h>
 #include <string.h>
-#include "text/tmpl_internal.h"
 
 /* ---- out ---- */
 
@@ -19,9 +19,12 @@ static void put_string(oz_tm *c, oz_slice s, bool ascii) {
         oz_tm_put(c, s.p + from, i - from);
         from = i + k;
         const char *simple = cp && cp < 0x80 ? strchr(FROM, (char)cp) : NULL;
-        if (simple) oz_tm_printf(c, "\\%c", TO[simple - FROM]);
-        else if (cp < 0x10000) oz_tm_printf(c, "\\u%04x", cp);
-        else oz_tm_printf(c, "\\u%04x\\u%04x", 0xd800 + ((cp - 0x10000) >> 10), 0xdc00 + ((cp - 0x10000) & 0x3ff));
+        if (simple)
+            oz_tm_printf(c, "\\%c", TO[simple - FROM]);
+        else if (cp < 0x10000)
+            oz_tm_printf(c, "\\u%04x", cp);
+        else
+            oz_tm_printf(c, "\\u%04x\\u%04x", 0xd800 + ((cp - 0x10000) >> 10), 0xdc00 + ((cp - 0x10000) & 0x3ff));
     }
     oz_tm_put(c, s.p + from, s.n - from);
     oz_tm_put(c, "\"", 1);
@@ -29,8 +32,10 @@ static void put_string(oz_tm *c, oz_slice s, bool ascii) {
 
 static void put_float(oz_tm *c, double f) {
     char text[40];
-    if (isfinite(f)) oz_tm_put(c, text, oz_tm_format_float(text, f));
-    else oz_tm_puts(c, isnan(f) ? "NaN" : f < 0 ? "-Infinity" : "Infinity");
+    if (isfinite(f))
+        oz_tm_put(c, text, oz_tm_format_float(text, f));
+    else
+        oz_tm_puts(c, isnan(f) ? "NaN" : f < 0 ? "-Infinity" : "Infinity");
 }
 
 static void put_break(oz_tm *c, const oz_tm_json *how, int level) {
@@ -41,10 +46,17 @@ static void put_break(oz_tm *c, const oz_tm_json *how, int level) {
 
 static void put_simple(oz_tm *c, oz_tm_val v) {
     switch (v.kind) {
-    case OZ_TM_NONE: oz_tm_puts(c, "null"); break;
-    case OZ_TM_BOOL: oz_tm_puts(c, v.i ? "true" : "false"); break;
-    case OZ_TM_FLOAT: put_float(c, v.f); break;
-    default: oz_tm_big_print(c, v, 10);
+    case OZ_TM_NONE:
+        oz_tm_puts(c, "null");
+        break;
+    case OZ_TM_BOOL:
+        oz_tm_puts(c, v.i ? "true" : "false");
+        break;
+    case OZ_TM_FLOAT:
+        put_float(c, v.f);
+        break;
+    default:
+        oz_tm_big_print(c, v, 10);
     }
 }
 
@@ -92,11 +104,16 @@ static void put_seq(oz_tm *c, const oz_tm_seq *s, const oz_tm_json *how, int lev
 
 void oz_tm_put_json(oz_tm *c, oz_tm_val v, const oz_tm_json *how, int level) {
     if (!oz_tm_enter(c)) return;
-    if (v.kind == OZ_TM_STR) put_string(c, (oz_slice){v.s, v.n}, how->ascii);
-    else if (v.kind == OZ_TM_NONE || oz_tm_is_num(v)) put_simple(c, v);
-    else if (v.kind == OZ_TM_DICT) put_dict(c, v.dict, how, level);
-    else if (v.kind == OZ_TM_SEQ && v.flavour <= OZ_TM_GROUP) put_seq(c, v.seq, how, level);
-    else OZ_TM_FAIL(c, "Object of type %s is not JSON serializable", oz_tm_type(v));
+    if (v.kind == OZ_TM_STR)
+        put_string(c, (oz_slice){v.s, v.n}, how->ascii);
+    else if (v.kind == OZ_TM_NONE || oz_tm_is_num(v))
+        put_simple(c, v);
+    else if (v.kind == OZ_TM_DICT)
+        put_dict(c, v.dict, how, level);
+    else if (v.kind == OZ_TM_SEQ && v.flavour <= OZ_TM_GROUP)
+        put_seq(c, v.seq, how, level);
+    else
+        OZ_TM_FAIL(c, "Object of type %s is not JSON serializable", oz_tm_type(v));
     oz_tm_leave(c);
 }
 
@@ -105,10 +122,14 @@ void oz_tm_put_json(oz_tm *c, oz_tm_val v, const oz_tm_json *how, int level) {
 oz_tm_val oz_tm_from_json(oz_tm *c, const json_t *j) {
     if (!j || json_is_null(j) || !oz_tm_enter(c)) return oz_tm_none();
     oz_tm_val v = oz_tm_none();
-    if (json_is_string(j)) v = oz_tm_str(json_string_value(j), json_string_length(j));
-    else if (json_is_boolean(j)) v = oz_tm_bool(json_is_true(j));
-    else if (json_is_integer(j)) v = oz_tm_int(json_integer_value(j));
-    else if (json_is_real(j)) v = oz_tm_float(json_real_value(j));
+    if (json_is_string(j))
+        v = oz_tm_str(json_string_value(j), json_string_length(j));
+    else if (json_is_boolean(j))
+        v = oz_tm_bool(json_is_true(j));
+    else if (json_is_integer(j))
+        v = oz_tm_int(json_integer_value(j));
+    else if (json_is_real(j))
+        v = oz_tm_float(json_real_value(j));
     else if (json_is_array(j)) {
         oz_tm_seq *s = oz_tm_seq_new(c, json_array_size(j));
         for (size_t i = 0; i < json_array_size(j) && c->st == OZ_OK; i++) oz_tm_seq_push(c, s, oz_tm_from_json(c, json_array_get(j, i)));
@@ -125,13 +146,15 @@ oz_tm_val oz_tm_from_json(oz_tm *c, const json_t *j) {
 
 /* ---- in, from text ---- */
 
-typedef struct reader { oz_tm *c; const char *s; size_t n, i; } reader;
+typedef struct reader {
+    oz_tm *c;
+    const char *s;
+    size_t n, i;
+} reader;
 
 static oz_tm_val read_value(reader *r);
 
-static oz_tm_val bad(reader *r, const char *expected) {
-    return OZ_TM_FAIL(r->c, "JSON, byte %zu: expected %s", r->i, expected);
-}
+static oz_tm_val bad(reader *r, const char *expected) { return OZ_TM_FAIL(r->c, "JSON, byte %zu: expected %s", r->i, expected); }
 
 static char peek(reader *r) {
     while (r->i < r->n && r->s[r->i] && strchr(" \t\r\n", r->s[r->i])) r->i++;
@@ -181,9 +204,12 @@ static oz_tm_val read_string(reader *r) {
         }
         char ch = r->i + 1 < r->n ? r->s[r->i + 1] : 0;
         const char *simple = ch ? strchr(FROM, ch) : NULL;
-        if (ch == 'u') read_unicode(r);
-        else if (simple) oz_tm_put(r->c, TO + (simple - FROM), 1), r->i += 2;
-        else bad(r, "an escape");
+        if (ch == 'u')
+            read_unicode(r);
+        else if (simple)
+            oz_tm_put(r->c, TO + (simple - FROM), 1), r->i += 2;
+        else
+            bad(r, "an escape");
     }
     if (!(r->i < r->n && r->s[r->i] == '"')) bad(r, "the end of the string");
     r->i++;
@@ -240,16 +266,25 @@ static oz_tm_val read_object(reader *r) {
 }
 
 static oz_tm_val read_value(reader *r) {
-    static const struct { const char *word; uint8_t kind; int64_t i; } WORDS[] = {{"true", OZ_TM_BOOL, 1}, {"false", OZ_TM_BOOL, 0}, {"null", OZ_TM_NONE, 0}};
+    static const struct {
+        const char *word;
+        uint8_t kind;
+        int64_t i;
+    } WORDS[] = {{"true", OZ_TM_BOOL, 1}, {"false", OZ_TM_BOOL, 0}, {"null", OZ_TM_NONE, 0}};
     char ch = peek(r);
     oz_tm_val v = oz_tm_none();
     if (!oz_tm_enter(r->c)) return v;
     bool found = true;
-    if (ch == '{') v = read_object(r);
-    else if (ch == '[') v = read_array(r);
-    else if (ch == '"') v = read_string(r);
-    else if (ch == '-' || (ch >= '0' && ch <= '9')) v = read_number(r);
-    else found = false;
+    if (ch == '{')
+        v = read_object(r);
+    else if (ch == '[')
+        v = read_array(r);
+    else if (ch == '"')
+        v = read_string(r);
+    else if (ch == '-' || (ch >= '0' && ch <= '9'))
+        v = read_number(r);
+    else
+        found = false;
     for (size_t k = 0; k < 3 && !found; k++) {
         size_t n = strlen(WORDS[k].word);
         found = r->n - r->i >= n && memcmp(r->s + r->i, WORDS[k].word, n) == 0;

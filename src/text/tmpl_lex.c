@@ -1,7 +1,7 @@
 /* The lexer. Outside of tags it cuts text, with the white-space rules of trim_blocks and lstrip_blocks; inside it cuts tokens.
  * Tokens are slices of the source; nothing is copied. */
-#include <string.h>
 #include "text/tmpl_internal.h"
+#include <string.h>
 
 enum { TEXT, BLOCK, VARIABLE };
 
@@ -133,7 +133,8 @@ static bool lex_text(oz_tm_parser *p, oz_tm_token *out) {
         } else if (kind == '#') {
             if (!lex_comment(p, i + 2 + sign)) return false;
         } else {
-            *out = (oz_tm_token){.type = kind == '{' ? OZ_TM_T_VAR_BEGIN : OZ_TM_T_BLOCK_BEGIN, .line = l->line, .s = l->s + i, .n = 2 + sign};
+            *out =
+                (oz_tm_token){.type = kind == '{' ? OZ_TM_T_VAR_BEGIN : OZ_TM_T_BLOCK_BEGIN, .line = l->line, .s = l->s + i, .n = 2 + sign};
             l->state = kind == '{' ? VARIABLE : BLOCK;
             arrive(l, i + 2 + sign);
             found = true;
@@ -177,7 +178,10 @@ static size_t lex_number(const oz_tm_lexer *l, uint8_t *type) {
     }
     *type = OZ_TM_T_INT;
     if (l->s[i] != '0') return whole;
-    static const struct { char letter; int base; } PREFIX[] = {{'x', 16}, {'o', 8}, {'b', 2}};
+    static const struct {
+        char letter;
+        int base;
+    } PREFIX[] = {{'x', 16}, {'o', 8}, {'b', 2}};
     for (size_t k = 0; k < sizeof PREFIX / sizeof *PREFIX; k++) {
         if (i + 1 >= l->n || (l->s[i + 1] | 32) != PREFIX[k].letter) continue;
         size_t from = i + 2 + at(l, i + 2, "_"), end = digits(l, from, PREFIX[k].base);
@@ -201,8 +205,10 @@ static size_t lex_name(const oz_tm_lexer *l) {
 static size_t lex_quoted(const oz_tm_lexer *l) {
     char quote = l->s[l->i];
     for (size_t i = l->i + 1; i < l->n; i++) {
-        if (l->s[i] == '\\') i++;
-        else if (l->s[i] == quote) return i + 1;
+        if (l->s[i] == '\\')
+            i++;
+        else if (l->s[i] == quote)
+            return i + 1;
     }
     return 0;
 }
@@ -250,10 +256,14 @@ static bool lex_tag(oz_tm_parser *p, oz_tm_token *out) {
         return true;
     }
     char ch = l->s[l->i];
-    if (ch >= '0' && ch <= '9') end = lex_number(l, &out->type);
-    else if ((end = lex_name(l)) > l->i) out->type = OZ_TM_T_NAME;
-    else if (ch == '\'' || ch == '"') out->type = OZ_TM_T_STRING, end = lex_quoted(l);
-    else out->type = OZ_TM_T_OP, end = lex_op(l);
+    if (ch >= '0' && ch <= '9')
+        end = lex_number(l, &out->type);
+    else if ((end = lex_name(l)) > l->i)
+        out->type = OZ_TM_T_NAME;
+    else if (ch == '\'' || ch == '"')
+        out->type = OZ_TM_T_STRING, end = lex_quoted(l);
+    else
+        out->type = OZ_TM_T_OP, end = lex_op(l);
     if (end <= l->i) {
         char msg[64];
         snprintf(msg, sizeof msg, "unexpected char '%.*s'", (int)oz_tm_char_len(l->s + l->i, l->n - l->i), l->s + l->i);
@@ -272,7 +282,9 @@ bool oz_tm_lex_next(oz_tm_parser *p, oz_tm_token *out) { return p->lex.state == 
 
 /* ---- the value of a string literal ---- */
 
-static int hex_value(char ch) { return ch >= '0' && ch <= '9' ? ch - '0' : (ch | 32) >= 'a' && (ch | 32) <= 'f' ? (ch | 32) - 'a' + 10 : -1; }
+static int hex_value(char ch) {
+    return ch >= '0' && ch <= '9' ? ch - '0' : (ch | 32) >= 'a' && (ch | 32) <= 'f' ? (ch | 32) - 'a' + 10 : -1;
+}
 
 /* \x, \u or \U with exactly `k` hexadecimal digits at s. */
 static bool hex_escape(oz_tm *c, const char *s, size_t n, size_t k) {
@@ -285,9 +297,12 @@ static bool hex_escape(oz_tm *c, const char *s, size_t n, size_t k) {
         }
         cp = cp << 4 | (uint32_t)v;
     }
-    if (cp > 0x10ffff) OZ_TM_FAIL(c, "a string has an escape beyond U+10FFFF");
-    else if (cp >= 0xd800 && cp < 0xe000) OZ_TM_UNSUPPORTED(c, "a string has the surrogate U+%04X, which is not supported", cp);
-    else oz_tm_put_cp(c, cp);
+    if (cp > 0x10ffff)
+        OZ_TM_FAIL(c, "a string has an escape beyond U+10FFFF");
+    else if (cp >= 0xd800 && cp < 0xe000)
+        OZ_TM_UNSUPPORTED(c, "a string has the surrogate U+%04X, which is not supported", cp);
+    else
+        oz_tm_put_cp(c, cp);
     return c->st == OZ_OK;
 }
 
@@ -311,8 +326,10 @@ static size_t escape(oz_tm *c, const char *s, size_t n) {
     uint32_t cp;
     size_t k = oz_utf8_next(s, n, &cp, NULL);
     /* Jinja escapes what is not ASCII before it looks for escapes, so that a backslash before it escapes the escape. */
-    if (cp >= 0x80) oz_tm_printf(c, cp < 0x100 ? "x%02x" : cp < 0x10000 ? "u%04x" : "U%08x", cp);
-    else oz_tm_put(c, s, 1);
+    if (cp >= 0x80)
+        oz_tm_printf(c, cp < 0x100 ? "x%02x" : cp < 0x10000 ? "u%04x" : "U%08x", cp);
+    else
+        oz_tm_put(c, s, 1);
     return k;
 }
 

@@ -1,14 +1,16 @@
 /* The methods of strings. Positions count characters. */
+#include "text/tmpl_internal.h"
 #include <string.h>
 #include <utf8proc.h>
-#include "text/tmpl_internal.h"
 
 static oz_slice slice_of(oz_tm_val v) { return (oz_slice){v.s, v.n}; }
 
 /* An argument that must be a string. */
 static bool need_str(oz_tm *c, oz_tm_val v) {
-    if (v.kind == OZ_TM_UNDEF) oz_tm_fail_undef(c, v);
-    else if (v.kind != OZ_TM_STR) OZ_TM_FAIL(c, "expected a string as the method's argument, found '%s'", oz_tm_type(v));
+    if (v.kind == OZ_TM_UNDEF)
+        oz_tm_fail_undef(c, v);
+    else if (v.kind != OZ_TM_STR)
+        OZ_TM_FAIL(c, "expected a string as the method's argument, found '%s'", oz_tm_type(v));
     return c->st == OZ_OK;
 }
 
@@ -41,10 +43,14 @@ enum { OTHER, LOWER, UPPER, TITLE };
 
 static int case_of(uint32_t cp) {
     switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_LU: return UPPER;
-    case UTF8PROC_CATEGORY_LL: return LOWER;
-    case UTF8PROC_CATEGORY_LT: return TITLE;
-    default: return OTHER;
+    case UTF8PROC_CATEGORY_LU:
+        return UPPER;
+    case UTF8PROC_CATEGORY_LL:
+        return LOWER;
+    case UTF8PROC_CATEGORY_LT:
+        return TITLE;
+    default:
+        return OTHER;
     }
 }
 
@@ -55,8 +61,10 @@ static oz_tm_val recase(oz_tm *c, oz_tm_val self, bool title) {
         uint32_t cp;
         k = oz_utf8_next(self.s + i, self.n - i, &cp, NULL);
         int is = case_of(cp), to = title ? (inside ? OZ_TM_LOWER : OZ_TM_TITLE) : is == LOWER ? OZ_TM_UPPER : OZ_TM_LOWER;
-        if (is == OTHER) oz_tm_put(c, self.s + i, k);
-        else oz_tm_put_case(c, self.s + i, k, to);
+        if (is == OTHER)
+            oz_tm_put(c, self.s + i, k);
+        else
+            oz_tm_put_case(c, self.s + i, k, to);
         inside = is != OTHER;
     }
     return oz_tm_take(c, mark);
@@ -73,7 +81,10 @@ static bool is_alpha(uint32_t cp) {
 }
 
 static bool is_decimal(uint32_t cp) { return utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND; }
-static bool is_digit(uint32_t cp) { return is_decimal(cp) || cp == 0xb2 || cp == 0xb3 || cp == 0xb9 || cp == 0x2070 || (cp >= 0x2074 && cp <= 0x2079) || (cp >= 0x2080 && cp <= 0x2089); }
+static bool is_digit(uint32_t cp) {
+    return is_decimal(cp) || cp == 0xb2 || cp == 0xb3 || cp == 0xb9 || cp == 0x2070 || (cp >= 0x2074 && cp <= 0x2079) ||
+           (cp >= 0x2080 && cp <= 0x2089);
+}
 
 static bool is_numeric(uint32_t cp) {
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)cp);
@@ -161,7 +172,8 @@ static oz_tm_val ends(oz_tm *c, oz_tm_val self, const oz_tm_args *a, bool front)
     if (!many && !need_str(c, what)) return self;
     if (!part(c, self, a->pos[1], a->pos[2], &s, &from)) return oz_tm_bool(false);
     if (!many) return oz_tm_bool(has_end(s, what, front));
-    for (size_t i = 0; i < what.seq->n && !found && need_str(c, what.seq->v[i]) && oz_tm_charge(c, 1); i++) found = has_end(s, what.seq->v[i], front);
+    for (size_t i = 0; i < what.seq->n && !found && need_str(c, what.seq->v[i]) && oz_tm_charge(c, 1); i++)
+        found = has_end(s, what.seq->v[i], front);
     return oz_tm_bool(found);
 }
 
@@ -288,7 +300,8 @@ static oz_tm_val split(oz_tm *c, oz_tm_val self, const oz_tm_args *a, bool last)
     if (count < 0) count = INT64_MAX;
     oz_tm_seq *list = oz_tm_seq_new(c, 4);
     if (!sep) s = oz_tm_strip(s, NULL, !last, last);
-    while (list && count-- > 0 && (sep || s.n > 0) && oz_tm_charge(c, 1) && cut(c, &s, sep, last, &piece)) oz_tm_seq_push(c, list, oz_tm_str(piece.p, piece.n));
+    while (list && count-- > 0 && (sep || s.n > 0) && oz_tm_charge(c, 1) && cut(c, &s, sep, last, &piece))
+        oz_tm_seq_push(c, list, oz_tm_str(piece.p, piece.n));
     if (sep || s.n > 0) oz_tm_seq_push(c, list, oz_tm_str(s.p, s.n));
     if (!last || !list) return oz_tm_seq_val(list, OZ_TM_LIST);
     for (size_t i = 0, k = list->n; i + 1 < k; i++) {
@@ -333,7 +346,8 @@ static oz_tm_val m_join(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
     if (!oz_tm_iter_begin(c, &it, a->pos[0])) return self;
     for (; oz_tm_iter_next(c, &it, &item); n++) {
         if (n) oz_tm_put(c, self.s, self.n);
-        if (item.kind != OZ_TM_STR) return OZ_TM_FAIL(c, "sequence item %lld: expected str instance, %s found", (long long)n, oz_tm_type(item));
+        if (item.kind != OZ_TM_STR)
+            return OZ_TM_FAIL(c, "sequence item %lld: expected str instance, %s found", (long long)n, oz_tm_type(item));
         oz_tm_put(c, item.s, item.n);
     }
     return oz_tm_take(c, mark);
@@ -345,7 +359,8 @@ static oz_tm_val pad(oz_tm *c, oz_tm_val self, const oz_tm_args *a, int where) {
     int64_t width = integer(c, a->pos[0], 0), n = (int64_t)oz_tm_len(c, self), room = width > n ? width - n : 0;
     oz_tm_val fill = a->pos[1].kind == OZ_TM_ABSENT ? oz_tm_str(" ", 1) : a->pos[1];
     if (!need_str(c, fill)) return self;
-    if (fill.n == 0 || oz_tm_char_len(fill.s, fill.n) != fill.n) return OZ_TM_FAIL(c, "The fill character must be exactly one character long");
+    if (fill.n == 0 || oz_tm_char_len(fill.s, fill.n) != fill.n)
+        return OZ_TM_FAIL(c, "The fill character must be exactly one character long");
     int64_t left = where < 0 ? 0 : where > 0 ? room : room / 2 + (room & width & 1);
     size_t mark = oz_tm_mark(c);
     oz_tm_put_repeat(c, fill.s, fill.n, left);
@@ -385,18 +400,53 @@ static oz_tm_val m_expandtabs(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
 }
 
 static oz_tm_val m_format(oz_tm *c, oz_tm_val self, const oz_tm_args *a) { return oz_tm_format(c, slice_of(self), a); }
-static oz_tm_val m_format_map(oz_tm *c, oz_tm_val self, const oz_tm_args *a) { return OZ_TM_UNSUPPORTED(c, "the method format_map is not supported"); }
+static oz_tm_val m_format_map(oz_tm *c, oz_tm_val self, const oz_tm_args *a) {
+    return OZ_TM_UNSUPPORTED(c, "the method format_map is not supported");
+}
 
 const oz_tm_row oz_tm_str_methods[] = {
-    {"capitalize", "", m_capitalize}, {"casefold", "", m_casefold}, {"center", "width fillchar?", m_center}, {"count", "sub start? end?", m_count},
-    {"endswith", "suffix start? end?", m_endswith}, {"expandtabs", "tabsize?", m_expandtabs}, {"find", "sub start? end?", m_find},
-    {"format", "*", m_format}, {"format_map", "*", m_format_map}, {"index", "sub start? end?", m_index}, {"isalnum", "", m_isalnum},
-    {"isalpha", "", m_isalpha}, {"isascii", "", m_isascii}, {"isdecimal", "", m_isdecimal}, {"isdigit", "", m_isdigit}, {"islower", "", m_islower},
-    {"isnumeric", "", m_isnumeric}, {"isprintable", "", m_isprintable}, {"isspace", "", m_isspace}, {"istitle", "", m_istitle},
-    {"isupper", "", m_isupper}, {"join", "iterable", m_join}, {"ljust", "width fillchar?", m_ljust}, {"lower", "", m_lower},
-    {"lstrip", "chars?", m_lstrip}, {"partition", "sep", m_partition}, {"removeprefix", "prefix", m_removeprefix},
-    {"removesuffix", "suffix", m_removesuffix}, {"replace", "old new count?", m_replace}, {"rfind", "sub start? end?", m_rfind},
-    {"rindex", "sub start? end?", m_rindex}, {"rjust", "width fillchar?", m_rjust}, {"rpartition", "sep", m_rpartition},
-    {"rsplit", "sep? maxsplit?", m_rsplit}, {"rstrip", "chars?", m_rstrip}, {"split", "sep? maxsplit?", m_split},
-    {"splitlines", "keepends?", m_splitlines}, {"startswith", "prefix start? end?", m_startswith}, {"strip", "chars?", m_strip},
-    {"swapcase", "", m_swapcase}, {"title", "", m_title}, {"upper", "", m_upper}, {"zfill", "width", m_zfill}, {0}};
+    {"capitalize", "", m_capitalize},
+    {"casefold", "", m_casefold},
+    {"center", "width fillchar?", m_center},
+    {"count", "sub start? end?", m_count},
+    {"endswith", "suffix start? end?", m_endswith},
+    {"expandtabs", "tabsize?", m_expandtabs},
+    {"find", "sub start? end?", m_find},
+    {"format", "*", m_format},
+    {"format_map", "*", m_format_map},
+    {"index", "sub start? end?", m_index},
+    {"isalnum", "", m_isalnum},
+    {"isalpha", "", m_isalpha},
+    {"isascii", "", m_isascii},
+    {"isdecimal", "", m_isdecimal},
+    {"isdigit", "", m_isdigit},
+    {"islower", "", m_islower},
+    {"isnumeric", "", m_isnumeric},
+    {"isprintable", "", m_isprintable},
+    {"isspace", "", m_isspace},
+    {"istitle", "", m_istitle},
+    {"isupper", "", m_isupper},
+    {"join", "iterable", m_join},
+    {"ljust", "width fillchar?", m_ljust},
+    {"lower", "", m_lower},
+    {"lstrip", "chars?", m_lstrip},
+    {"partition", "sep", m_partition},
+    {"removeprefix", "prefix", m_removeprefix},
+    {"removesuffix", "suffix", m_removesuffix},
+    {"replace", "old new count?", m_replace},
+    {"rfind", "sub start? end?", m_rfind},
+    {"rindex", "sub start? end?", m_rindex},
+    {"rjust", "width fillchar?", m_rjust},
+    {"rpartition", "sep", m_rpartition},
+    {"rsplit", "sep? maxsplit?", m_rsplit},
+    {"rstrip", "chars?", m_rstrip},
+    {"split", "sep? maxsplit?", m_split},
+    {"splitlines", "keepends?", m_splitlines},
+    {"startswith", "prefix start? end?", m_startswith},
+    {"strip", "chars?", m_strip},
+    {"swapcase", "", m_swapcase},
+    {"title", "", m_title},
+    {"upper", "", m_upper},
+    {"zfill", "width", m_zfill},
+    {0},
+};

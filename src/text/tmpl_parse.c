@@ -1,7 +1,7 @@
 /* The parser of statements, and the hands that both parsers use. */
-#include <string.h>
 #include "base/map.h"
 #include "text/tmpl_internal.h"
+#include <string.h>
 
 static bool ok(const oz_tm_parser *p) { return p->c.st == OZ_OK; }
 
@@ -33,11 +33,13 @@ bool oz_tm_skip_word(oz_tm_parser *p, const char *word) {
 }
 
 oz_tm_val oz_tm_unexpected(oz_tm_parser *p, const char *expected) {
-    static const char *const WHAT[] = {[OZ_TM_T_EOF] = "end of template", [OZ_TM_T_TEXT] = "text", [OZ_TM_T_VAR_BEGIN] = "'{{'",
-                                       [OZ_TM_T_VAR_END] = "'}}'", [OZ_TM_T_BLOCK_BEGIN] = "'{%'", [OZ_TM_T_BLOCK_END] = "'%}'"};
+    static const char *const WHAT[] = {[OZ_TM_T_EOF] = "end of template", [OZ_TM_T_TEXT] = "text",        [OZ_TM_T_VAR_BEGIN] = "'{{'",
+                                       [OZ_TM_T_VAR_END] = "'}}'",        [OZ_TM_T_BLOCK_BEGIN] = "'{%'", [OZ_TM_T_BLOCK_END] = "'%}'"};
     char found[64];
-    if (p->cur.type < sizeof WHAT / sizeof *WHAT) snprintf(found, sizeof found, "%s", WHAT[p->cur.type]);
-    else snprintf(found, sizeof found, "'%.*s'", p->cur.n < 40 ? (int)p->cur.n : 40, p->cur.s);
+    if (p->cur.type < sizeof WHAT / sizeof *WHAT)
+        snprintf(found, sizeof found, "%s", WHAT[p->cur.type]);
+    else
+        snprintf(found, sizeof found, "'%.*s'", p->cur.n < 40 ? (int)p->cur.n : 40, p->cur.s);
     return expected ? OZ_TM_FAIL(&p->c, "expected %s, found %s", expected, found) : OZ_TM_FAIL(&p->c, "unexpected %s", found);
 }
 
@@ -111,8 +113,8 @@ static oz_tm_node *parse_body_to(oz_tm_parser *p, const char *end) {
 
 static oz_tm_node *parse_target(oz_tm_parser *p, int how, const char *end_word);
 
-/* An unknown filter or test is an error of the template, but inside an `if` only when it is reached. A frame of its own (a loop, a macro, a block
- * whose text is taken) in that `if` is strict again. */
+/* An unknown filter or test is an error of the template, but inside an `if` only when it is reached. A frame of its own (a loop, a macro, a
+ * block whose text is taken) in that `if` is strict again. */
 static bool check_unknown(oz_tm_parser *p) {
     const oz_tm_node *n = p->unknown;
     if (!n || !ok(p)) return ok(p);
@@ -173,8 +175,10 @@ static oz_tm_node *parse_if(oz_tm_parser *p) {
 static void check_target(oz_tm_parser *p, const oz_tm_node *n) {
     if (n->type == OZ_TM_N_TUPLE) {
         for (n = n->k[0]; n && ok(p); n = n->next) check_target(p, n);
-    } else if (n->type != OZ_TM_N_NAME && n->type != OZ_TM_N_NSREF) OZ_TM_FAIL(&p->c, "can't assign to what stands here: expected a name");
-    else if (p->loops > 0 && n->name->n == 4 && memcmp(n->name->s, "loop", 4) == 0) OZ_TM_FAIL(&p->c, "can't assign to 'loop' in a loop");
+    } else if (n->type != OZ_TM_N_NAME && n->type != OZ_TM_N_NSREF)
+        OZ_TM_FAIL(&p->c, "can't assign to what stands here: expected a name");
+    else if (p->loops > 0 && n->name->n == 4 && memcmp(n->name->s, "loop", 4) == 0)
+        OZ_TM_FAIL(&p->c, "can't assign to 'loop' in a loop");
 }
 
 /* A name, a.b where NAMESPACE allows it, or a tuple of them. */
@@ -208,8 +212,10 @@ static oz_tm_node *parse_params(oz_tm_parser *p) {
         if (head && !oz_tm_expect_op(p, ",")) break;
         oz_tm_node *n = oz_tm_node_new(p, OZ_TM_N_PARAM);
         n->name = oz_tm_expect_name(p);
-        if (oz_tm_skip_op(p, "=")) n->k[0] = oz_tm_parse_expr(p), defaults = true;
-        else if (defaults) OZ_TM_FAIL(&p->c, "non-default argument follows default argument");
+        if (oz_tm_skip_op(p, "="))
+            n->k[0] = oz_tm_parse_expr(p), defaults = true;
+        else if (defaults)
+            OZ_TM_FAIL(&p->c, "non-default argument follows default argument");
         *tail = n;
         tail = &n->next;
     }
@@ -319,11 +325,28 @@ static oz_tm_node *parse_refused(oz_tm_parser *p) {
     return NULL;
 }
 
-static const struct { const char *word; statement_fn *parse; } STATEMENTS[] = {
-    {"for", parse_for}, {"if", parse_if}, {"set", parse_set}, {"macro", parse_macro}, {"call", parse_call_block}, {"filter", parse_filter_block},
-    {"with", parse_with}, {"print", parse_print}, {"generation", parse_generation}, {"break", parse_jump}, {"continue", parse_jump},
-    {"block", parse_refused}, {"extends", parse_refused}, {"include", parse_refused}, {"import", parse_refused}, {"from", parse_refused},
-    {"autoescape", parse_refused}};
+static const struct {
+    const char *word;
+    statement_fn *parse;
+} STATEMENTS[] = {
+    {"for", parse_for},
+    {"if", parse_if},
+    {"set", parse_set},
+    {"macro", parse_macro},
+    {"call", parse_call_block},
+    {"filter", parse_filter_block},
+    {"with", parse_with},
+    {"print", parse_print},
+    {"generation", parse_generation},
+    {"break", parse_jump},
+    {"continue", parse_jump},
+    {"block", parse_refused},
+    {"extends", parse_refused},
+    {"include", parse_refused},
+    {"import", parse_refused},
+    {"from", parse_refused},
+    {"autoescape", parse_refused},
+};
 
 static oz_tm_node *parse_statement(oz_tm_parser *p) {
     if (p->cur.type != OZ_TM_T_NAME) oz_tm_unexpected(p, "the name of a tag");

@@ -1,7 +1,7 @@
 /* str() and repr() of values. */
+#include "text/tmpl_internal.h"
 #include <math.h>
 #include <string.h>
-#include "text/tmpl_internal.h"
 
 /* The shortest digits that read back as the same double, laid out as Python does: an exponent below 1e-4 and from 1e16 on. */
 size_t oz_tm_format_float(char out[40], double f) {
@@ -33,16 +33,22 @@ static void repr_str(oz_tm *c, oz_slice s) {
         uint32_t cp;
         k = oz_utf8_next(s.p + i, s.n - i, &cp, NULL);
         const char *simple = cp && cp < 0x80 ? strchr(FROM, (char)cp) : NULL;
-        if (simple) oz_tm_printf(c, "\\%c", TO[simple - FROM]);
-        else if (cp == (unsigned char)quote) oz_tm_printf(c, "\\%c", quote);
-        else if (oz_tm_is_printable(cp)) oz_tm_put(c, s.p + i, k);
-        else oz_tm_printf(c, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+        if (simple)
+            oz_tm_printf(c, "\\%c", TO[simple - FROM]);
+        else if (cp == (unsigned char)quote)
+            oz_tm_printf(c, "\\%c", quote);
+        else if (oz_tm_is_printable(cp))
+            oz_tm_put(c, s.p + i, k);
+        else
+            oz_tm_printf(c, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
     }
     oz_tm_put(c, &quote, 1);
 }
 
 static void repr_seq(oz_tm *c, oz_tm_val v) {
-    static const char *const OPEN[] = {"[", "(", "(", "", "dict_keys([", "dict_values([", "dict_items(["}, *const CLOSE[] = {"]", ")", ")", "", "])", "])", "])"};
+    static const char *const OPEN[] = {"[", "(", "(", "", "dict_keys([", "dict_values([", "dict_items(["}, *const CLOSE[] = {
+                                                                                                               "]",  ")",  ")", "",
+                                                                                                               "])", "])", "])"};
     const oz_tm_seq *s = v.seq;
     if (v.flavour == OZ_TM_RANGE) {
         oz_tm_printf(c, "range(%lld, %lld", (long long)s->start, (long long)(s->start + (int64_t)s->cap));
@@ -71,8 +77,12 @@ static void repr_dict(oz_tm *c, const oz_tm_dict *d) {
 
 static void repr_object(oz_tm *c, oz_tm_val v) {
     switch (v.kind) {
-    case OZ_TM_SEQ: repr_seq(c, v); break;
-    case OZ_TM_DICT: repr_dict(c, v.dict); break;
+    case OZ_TM_SEQ:
+        repr_seq(c, v);
+        break;
+    case OZ_TM_DICT:
+        repr_dict(c, v.dict);
+        break;
     case OZ_TM_NS:
         oz_tm_puts(c, "<Namespace ");
         repr_dict(c, v.dict);
@@ -86,26 +96,41 @@ static void repr_object(oz_tm *c, oz_tm_val v) {
 void oz_tm_repr(oz_tm *c, oz_tm_val v) {
     if (!oz_tm_enter(c)) return;
     switch (v.kind) {
-    case OZ_TM_ABSENT: break;
-    case OZ_TM_UNDEF: oz_tm_puts(c, "Undefined"); break;
-    case OZ_TM_NONE: oz_tm_puts(c, "None"); break;
-    case OZ_TM_BOOL: oz_tm_puts(c, v.i ? "True" : "False"); break;
+    case OZ_TM_ABSENT:
+        break;
+    case OZ_TM_UNDEF:
+        oz_tm_puts(c, "Undefined");
+        break;
+    case OZ_TM_NONE:
+        oz_tm_puts(c, "None");
+        break;
+    case OZ_TM_BOOL:
+        oz_tm_puts(c, v.i ? "True" : "False");
+        break;
     case OZ_TM_INT:
-    case OZ_TM_BIG: oz_tm_big_print(c, v, 10); break;
-    case OZ_TM_FLOAT: put_float(c, v.f); break;
+    case OZ_TM_BIG:
+        oz_tm_big_print(c, v, 10);
+        break;
+    case OZ_TM_FLOAT:
+        put_float(c, v.f);
+        break;
     case OZ_TM_STR:
         if (v.flavour == OZ_TM_MARKUP) oz_tm_puts(c, "Markup(");
         repr_str(c, (oz_slice){v.s, v.n});
         if (v.flavour == OZ_TM_MARKUP) oz_tm_put(c, ")", 1);
         break;
-    default: repr_object(c, v); break;
+    default:
+        repr_object(c, v);
+        break;
     }
     oz_tm_leave(c);
 }
 
 void oz_tm_print(oz_tm *c, oz_tm_val v) {
-    if (v.kind == OZ_TM_STR) oz_tm_put(c, v.s, v.n);
-    else if (v.kind != OZ_TM_UNDEF) oz_tm_repr(c, v);
+    if (v.kind == OZ_TM_STR)
+        oz_tm_put(c, v.s, v.n);
+    else if (v.kind != OZ_TM_UNDEF)
+        oz_tm_repr(c, v);
 }
 
 oz_slice oz_tm_text(oz_tm *c, oz_tm_val v) {

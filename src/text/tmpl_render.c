@@ -1,7 +1,7 @@
 /* Chat templates for the rest of the program: parsing, and rendering of messages with what the reference does around the template. */
-#include <string.h>
 #include "base/map.h"
 #include "text/tmpl_internal.h"
+#include <string.h>
 
 /* ---- parsing ---- */
 
@@ -45,7 +45,9 @@ oz_status oz_template_new(oz_template **out, const char *source, size_t n, oz_er
 
 /* ---- what comes around the template ---- */
 
-typedef struct inputs { oz_tm_val messages, tools, kwargs, special; } inputs;
+typedef struct inputs {
+    oz_tm_val messages, tools, kwargs, special;
+} inputs;
 
 static const char *const REASONING[] = {"reasoning_content", "thinking", "reasoning", NULL};
 static const char MARKER[] = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -71,7 +73,8 @@ static void need_dicts(oz_tm *c, oz_tm_val list, const char *what) {
     if (list.kind == OZ_TM_NONE) return;
     if (list.kind != OZ_TM_SEQ) OZ_TM_FAIL(c, "%s: expected a list, found '%s'", what, oz_tm_type(list));
     for (size_t i = 0; c->st == OZ_OK && i < list.seq->n; i++)
-        if (list.seq->v[i].kind != OZ_TM_DICT) OZ_TM_FAIL(c, "%s[%zu]: expected an object, found '%s'", what, i, oz_tm_type(list.seq->v[i]));
+        if (list.seq->v[i].kind != OZ_TM_DICT)
+            OZ_TM_FAIL(c, "%s[%zu]: expected an object, found '%s'", what, i, oz_tm_type(list.seq->v[i]));
 }
 
 static void prepare(oz_tm *c, inputs *in) {
@@ -87,9 +90,7 @@ static void prepare(oz_tm *c, inputs *in) {
 
 /* ---- continue_final_message: a marker behind the message, where the text is cut afterwards ---- */
 
-static oz_tm_val marked(oz_tm *c, oz_tm_val text) {
-    return oz_tm_concat(c, text, oz_tm_cstr(MARKER));
-}
+static oz_tm_val marked(oz_tm *c, oz_tm_val text) { return oz_tm_concat(c, text, oz_tm_cstr(MARKER)); }
 
 /* The last part with a text gets the marker; returns that text. */
 static oz_tm_val mark_parts(oz_tm *c, oz_tm_val parts, oz_tm_val *out) {
@@ -156,7 +157,10 @@ static void cut_at_marker(oz_tm *c, oz_tm_val text) {
 
 /* What the names of the template mean before anything is set. */
 static void bind_names(oz_tm *c, const inputs *in) {
-    const struct { const char *name; oz_tm_val v; } FIXED[] = {{"messages", in->messages}, {"tools", in->tools}, {"documents", get(c, in->kwargs, "documents")}};
+    const struct {
+        const char *name;
+        oz_tm_val v;
+    } FIXED[] = {{"messages", in->messages}, {"tools", in->tools}, {"documents", get(c, in->kwargs, "documents")}};
     for (size_t i = 0; i < c->t->n_names && c->st == OZ_OK; i++) {
         const oz_tm_name *name = c->t->names[i];
         oz_tm_val key = oz_tm_str(name->s, name->n), *v = &c->context[i];
@@ -176,8 +180,10 @@ static void run(oz_tm *c, inputs *in) {
     if (c->st != OZ_OK) return;
     oz_tm_val flag = get(c, in->kwargs, "continue_final_message"), text = {0};
     if (oz_tm_truth(flag)) {
-        if (oz_tm_truth(get(c, in->kwargs, "add_generation_prompt"))) OZ_TM_FAIL(c, "continue_final_message and add_generation_prompt exclude each other");
-        else text = mark_last(c, in, flag);
+        if (oz_tm_truth(get(c, in->kwargs, "add_generation_prompt")))
+            OZ_TM_FAIL(c, "continue_final_message and add_generation_prompt exclude each other");
+        else
+            text = mark_last(c, in, flag);
     }
     c->context = oz_tm_alloc(c, c->t->n_names, sizeof *c->context);
     c->frame = oz_tm_alloc(c, 1, sizeof *c->frame);
@@ -188,7 +194,14 @@ static void run(oz_tm *c, inputs *in) {
 }
 
 static oz_tm begin(oz_buf *out, const oz_template *t, int64_t now, oz_err *err) {
-    return (oz_tm){.t = t, .arena = oz_arena_new(OZ_TM_MAX_MEMORY), .out = out, .out_base = out->len, .steps = OZ_TM_MAX_STEPS, .now = now, .line = 1, .err = err};
+    return (oz_tm){.t = t,
+                   .arena = oz_arena_new(OZ_TM_MAX_MEMORY),
+                   .out = out,
+                   .out_base = out->len,
+                   .steps = OZ_TM_MAX_STEPS,
+                   .now = now,
+                   .line = 1,
+                   .err = err};
 }
 
 static oz_status end(oz_tm *c) {
@@ -201,7 +214,8 @@ static oz_status end(oz_tm *c) {
 }
 
 static inputs from_args(oz_tm *c, const oz_template_args *a) {
-    return (inputs){oz_tm_from_json(c, a->messages), oz_tm_from_json(c, a->tools), oz_tm_from_json(c, a->kwargs), oz_tm_from_json(c, a->special_tokens)};
+    return (inputs){oz_tm_from_json(c, a->messages), oz_tm_from_json(c, a->tools), oz_tm_from_json(c, a->kwargs),
+                    oz_tm_from_json(c, a->special_tokens)};
 }
 
 oz_status oz_template_render(oz_buf *out, const oz_template *t, const oz_template_args *args, oz_err *err) {
@@ -216,14 +230,17 @@ static oz_tm_val merged(oz_tm *c, oz_tm_val first, oz_tm_val more) {
     oz_tm_val v;
     if (first.kind != OZ_TM_DICT || more.kind != OZ_TM_DICT) return first.kind == OZ_TM_NONE ? more : first;
     for (size_t i = 0; i < more.dict->n && c->st == OZ_OK; i++)
-        if (!oz_tm_dict_get(c, first.dict, more.dict->e[i].key, &v)) oz_tm_dict_set(c, first.dict, more.dict->e[i].key, more.dict->e[i].val);
+        if (!oz_tm_dict_get(c, first.dict, more.dict->e[i].key, &v))
+            oz_tm_dict_set(c, first.dict, more.dict->e[i].key, more.dict->e[i].val);
     return first;
 }
 
-oz_status oz_template_render_text(oz_buf *out, const oz_template *t, const char *text, size_t n, const oz_template_args *args, oz_err *err) {
+oz_status oz_template_render_text(oz_buf *out, const oz_template *t, const char *text, size_t n, const oz_template_args *args,
+                                  oz_err *err) {
     oz_tm c = begin(out, t, args->now, err);
     oz_tm_val all = oz_tm_read_json(&c, text, n);
-    inputs in = from_args(&c, args), said = {get(&c, all, "messages"), get(&c, all, "tools"), get(&c, all, "kwargs"), get(&c, all, "special_tokens")};
+    inputs in = from_args(&c, args),
+           said = {get(&c, all, "messages"), get(&c, all, "tools"), get(&c, all, "kwargs"), get(&c, all, "special_tokens")};
     if (said.messages.kind != OZ_TM_NONE) in.messages = said.messages;
     if (said.tools.kind != OZ_TM_NONE) in.tools = said.tools;
     in.kwargs = merged(&c, said.kwargs, in.kwargs);
@@ -243,6 +260,7 @@ json_t *oz_template_special_tokens(const json_t *tokenizer_config) {
     static const char *const NAMES[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
     json_t *out = json_object(), *extra = json_object_get(tokenizer_config, "extra_special_tokens");
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) add_token(out, NAMES[i], json_object_get(tokenizer_config, NAMES[i]));
-    for (void *it = json_object_iter(extra); it; it = json_object_iter_next(extra, it)) add_token(out, json_object_iter_key(it), json_object_iter_value(it));
+    for (void *it = json_object_iter(extra); it; it = json_object_iter_next(extra, it))
+        add_token(out, json_object_iter_key(it), json_object_iter_value(it));
     return out;
 }

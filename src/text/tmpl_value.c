@@ -1,7 +1,7 @@
 /* Values: how they are made, sequences, dicts, iteration; and the limits of a rendering. */
+#include "text/tmpl_internal.h"
 #include <stdarg.h>
 #include <string.h>
-#include "text/tmpl_internal.h"
 
 /* ---- the rendering: errors, limits, text ---- */
 
@@ -71,8 +71,11 @@ void oz_tm_put_repeat(oz_tm *c, const char *s, size_t n, int64_t times) {
     while (c->out->len - from < total) { /* what is there once more, from a copy: the buffer may move */
         char block[4096];
         size_t k = c->out->len - from < sizeof block ? c->out->len - from : sizeof block / n * n;
-        if (n > sizeof block) oz_buf_append(c->out, s, n);
-        else oz_buf_append(c->out, memcpy(block, c->out->data + from, k), k < total - (c->out->len - from) ? k : total - (c->out->len - from));
+        if (n > sizeof block)
+            oz_buf_append(c->out, s, n);
+        else
+            oz_buf_append(c->out, memcpy(block, c->out->data + from, k),
+                          k < total - (c->out->len - from) ? k : total - (c->out->len - from));
     }
 }
 
@@ -105,7 +108,9 @@ oz_tm_val oz_tm_int(int64_t i) { return (oz_tm_val){.kind = OZ_TM_INT, .i = i}; 
 oz_tm_val oz_tm_float(double f) { return (oz_tm_val){.kind = OZ_TM_FLOAT, .f = f}; }
 oz_tm_val oz_tm_bool(bool b) { return (oz_tm_val){.kind = OZ_TM_BOOL, .i = b}; }
 oz_tm_val oz_tm_none(void) { return (oz_tm_val){.kind = OZ_TM_NONE}; }
-oz_tm_val oz_tm_undef(int how, const char *s, size_t n) { return (oz_tm_val){.kind = OZ_TM_UNDEF, .flavour = (uint8_t)how, .s = s, .n = n}; }
+oz_tm_val oz_tm_undef(int how, const char *s, size_t n) {
+    return (oz_tm_val){.kind = OZ_TM_UNDEF, .flavour = (uint8_t)how, .s = s, .n = n};
+}
 
 oz_tm_val oz_tm_dup(oz_tm *c, const char *s, size_t n) {
     char *p = oz_tm_alloc(c, n, 1);
@@ -119,12 +124,13 @@ bool oz_tm_is_str(oz_tm_val v, const char *s) { return v.kind == OZ_TM_STR && v.
 
 const char *oz_tm_type(oz_tm_val v) {
     static const char *const KINDS[] = {
-        [OZ_TM_ABSENT] = "nothing", [OZ_TM_UNDEF] = "Undefined", [OZ_TM_NONE] = "NoneType", [OZ_TM_BOOL] = "bool", [OZ_TM_INT] = "int",
-        [OZ_TM_BIG] = "int", [OZ_TM_FLOAT] = "float", [OZ_TM_DICT] = "dict", [OZ_TM_GEN] = "generator", [OZ_TM_NS] = "Namespace",
-        [OZ_TM_FUNC] = "function", [OZ_TM_METHOD] = "method", [OZ_TM_MACRO] = "Macro", [OZ_TM_LOOP] = "LoopContext",
-        [OZ_TM_CYCLER] = "Cycler", [OZ_TM_JOINER] = "Joiner"};
-    static const char *const SEQS[] = {[OZ_TM_LIST] = "list", [OZ_TM_TUPLE] = "tuple", [OZ_TM_GROUP] = "tuple", [OZ_TM_RANGE] = "range",
-                                       [OZ_TM_KEYS] = "dict_keys", [OZ_TM_VALUES] = "dict_values", [OZ_TM_ITEMS] = "dict_items"};
+        [OZ_TM_ABSENT] = "nothing", [OZ_TM_UNDEF] = "Undefined",  [OZ_TM_NONE] = "NoneType", [OZ_TM_BOOL] = "bool",
+        [OZ_TM_INT] = "int",        [OZ_TM_BIG] = "int",          [OZ_TM_FLOAT] = "float",   [OZ_TM_DICT] = "dict",
+        [OZ_TM_GEN] = "generator",  [OZ_TM_NS] = "Namespace",     [OZ_TM_FUNC] = "function", [OZ_TM_METHOD] = "method",
+        [OZ_TM_MACRO] = "Macro",    [OZ_TM_LOOP] = "LoopContext", [OZ_TM_CYCLER] = "Cycler", [OZ_TM_JOINER] = "Joiner"};
+    static const char *const SEQS[] = {
+        [OZ_TM_LIST] = "list",      [OZ_TM_TUPLE] = "tuple",        [OZ_TM_GROUP] = "tuple",     [OZ_TM_RANGE] = "range",
+        [OZ_TM_KEYS] = "dict_keys", [OZ_TM_VALUES] = "dict_values", [OZ_TM_ITEMS] = "dict_items"};
     if (v.kind == OZ_TM_STR) return v.flavour == OZ_TM_MARKUP ? "Markup" : "str";
     return v.kind == OZ_TM_SEQ ? SEQS[v.flavour] : KINDS[v.kind];
 }
@@ -134,11 +140,16 @@ oz_tm_val oz_tm_fail_undef(oz_tm *c, oz_tm_val v) {
     int n = v.n < 200 ? (int)v.n : 200;
     const char *of = owner.kind == OZ_TM_NONE ? "None" : oz_tm_type(owner), *object = owner.kind == OZ_TM_NONE ? "" : " object";
     switch (v.flavour) {
-    case OZ_TM_BY_NAME: return OZ_TM_FAIL(c, "'%.*s' is undefined", n, v.s);
-    case OZ_TM_BY_ATTR: return OZ_TM_FAIL(c, "'%s%s' has no attribute '%.*s'", of, object, n, v.s);
-    case OZ_TM_BY_ELEMENT: return OZ_TM_FAIL(c, "%s%s has no element %.*s", of, object, n, v.s);
-    case OZ_TM_BY_UNSAFE: return OZ_TM_FAIL(c, "access to attribute '%.*s' of '%s' object is unsafe.", n, v.s, of);
-    default: return OZ_TM_FAIL(c, "%.*s", n, v.s);
+    case OZ_TM_BY_NAME:
+        return OZ_TM_FAIL(c, "'%.*s' is undefined", n, v.s);
+    case OZ_TM_BY_ATTR:
+        return OZ_TM_FAIL(c, "'%s%s' has no attribute '%.*s'", of, object, n, v.s);
+    case OZ_TM_BY_ELEMENT:
+        return OZ_TM_FAIL(c, "%s%s has no element %.*s", of, object, n, v.s);
+    case OZ_TM_BY_UNSAFE:
+        return OZ_TM_FAIL(c, "access to attribute '%.*s' of '%s' object is unsafe.", n, v.s, of);
+    default:
+        return OZ_TM_FAIL(c, "%.*s", n, v.s);
     }
 }
 
@@ -241,7 +252,8 @@ void oz_tm_dict_set(oz_tm *c, oz_tm_dict *d, oz_tm_val key, oz_tm_val val) {
     if (c->st != OZ_OK || !grow(c, d)) return;
     oz_tm_entry *e = find(c, d, key, hash, &slot);
     if (c->st != OZ_OK) return;
-    if (e) e->val = val;
+    if (e)
+        e->val = val;
     else {
         d->e[d->n++] = (oz_tm_entry){key, val, hash};
         if (d->index) d->index[slot] = (uint32_t)d->n;
@@ -276,8 +288,10 @@ bool oz_tm_iterable(oz_tm_val v) { return v.kind == OZ_TM_UNDEF || (v.kind >= OZ
 
 bool oz_tm_iter_begin(oz_tm *c, oz_tm_iter *it, oz_tm_val v) {
     *it = (oz_tm_iter){.of = v};
-    if (v.kind == OZ_TM_LOOP) OZ_TM_UNSUPPORTED(c, "iterating over 'loop' is not supported");
-    else if (!oz_tm_iterable(v)) OZ_TM_FAIL(c, "'%s' object is not iterable", oz_tm_type(v));
+    if (v.kind == OZ_TM_LOOP)
+        OZ_TM_UNSUPPORTED(c, "iterating over 'loop' is not supported");
+    else if (!oz_tm_iterable(v))
+        OZ_TM_FAIL(c, "'%s' object is not iterable", oz_tm_type(v));
     return c->st == OZ_OK;
 }
 
@@ -305,7 +319,8 @@ bool oz_tm_iter_next(oz_tm *c, oz_tm_iter *it, oz_tm_val *out) {
         oz_tm_leave(c);
         return more && c->st == OZ_OK;
     }
-    default: return false;
+    default:
+        return false;
     }
 }
 

@@ -1,5 +1,5 @@
-/* A template and, behind a NUL, a request (messages, tools, kwargs) as JSON: parsed and rendered. Input without a NUL is a template for built-in
- * messages. Good corpus: the templates of tests/golden/templates. */
+/* A template and, behind a NUL, a request (messages, tools, kwargs) as JSON: parsed and rendered. Input without a NUL is a template for
+ * built-in messages. Good corpus: the templates of tests/golden/templates. */
 #include "base/mem.h"
 #include "text/text.h"
 #include <string.h>
@@ -7,8 +7,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static const char builtin[] =
-    "{\"messages\":[{\"role\":\"system\",\"content\":\" Be terse. \"},{\"role\":\"user\",\"content\":\"K\xc3\xb6ln \xf0\x9f\x98\x80\",\"n\":3,\"w\":0.5,"
-    "\"tags\":[\"b\",\"A\"],\"meta\":{\"k\":[1,{\"z\":null}]}},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}}],"
+    "{\"messages\":[{\"role\":\"system\",\"content\":\" Be terse. \"},{\"role\":\"user\",\"content\":\"K\xc3\xb6ln "
+    "\xf0\x9f\x98\x80\",\"n\":3,\"w\":0.5,"
+    "\"tags\":[\"b\",\"A\"],\"meta\":{\"k\":[1,{\"z\":null}]}},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+    "\"arguments\":{\"a\":1}}}],"
     "\"reasoning\":\"why\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a \"}]}],\"tools\":[{\"type\":\"function\"}],"
     "\"kwargs\":{\"add_generation_prompt\":true,\"big\":123456789012345678901234567890},\"special_tokens\":{\"bos_token\":\"<s>\"}}";
 

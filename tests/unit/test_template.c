@@ -37,9 +37,14 @@ static const char *wrong(const json_t *row, const json_t *want, bool rare, oz_st
     const char *class = string(row, "error_class"), *why = string(row, "error");
     if ((st != OZ_OK) != (err->msg[0] != 0)) return "a failure without a message, or a message without a failure";
     if (rare && strstr(err->msg, "not supported")) return NULL;
-    if (!want) return st == OZ_OK ? "it did not fail" : class && strcmp(class, "TemplateError") == 0 && !strstr(err->msg, why) ? "another error" : NULL;
+    if (!want)
+        return st == OZ_OK                                                              ? "it did not fail"
+               : class && strcmp(class, "TemplateError") == 0 && !strstr(err->msg, why) ? "another error"
+                                                                                        : NULL;
     if (st != OZ_OK) return "it failed";
-    return json_string_length(want) == text->len && memcmp(json_string_value(want), text->data ? text->data : "", text->len) == 0 ? NULL : "another text";
+    return json_string_length(want) == text->len && memcmp(json_string_value(want), text->data ? text->data : "", text->len) == 0
+               ? NULL
+               : "another text";
 }
 
 typedef const char *check_fn(const json_t *row, const char *line, size_t n, oz_buf *text, oz_err *err);
@@ -160,7 +165,9 @@ static char *nested(const char *open, const char *middle, const char *close, int
 
 /* Every way to go deep, in the source and at run time, ends in an error and not in the stack. */
 static void depth_is_bounded(void **state) {
-    static const struct { const char *open, *middle, *close, *why; } ROWS[] = {
+    static const struct {
+        const char *open, *middle, *close, *why;
+    } ROWS[] = {
         {"{% if 1 %}", "x", "{% endif %}", "nested too deeply"},
         {"{% for x in [1] %}", "x", "{% endfor %}", "nested too deeply"},
         {"{% if 0 %}{% else %}", "x", "{% endif %}", "nested too deeply"},
@@ -171,9 +178,12 @@ static void depth_is_bounded(void **state) {
         refused(s, ROWS[i].why);
         oz_free(s);
     }
-    static const struct { const char *open, *middle, *close; } EXPRESSIONS[] = {
-        {"(", "1", ")"}, {"[", "1", "]"}, {"{1:", "1", "}"}, {"- ", "1", ""}, {"not ", "1", ""}, {"f(", "1", ")"}, {"a[", "1", "]"}, {"1 if 1 else ", "1", ""},
-        {"1 + ", "1", ""}, {"", "1", "|abs"}, {"", "messages", "[0]"}, {"", "messages", ".x"}, {"", "f", "()"}, {"", "1", " is odd"}, {"1 ~ (", "1", ")"}};
+    static const struct {
+        const char *open, *middle, *close;
+    } EXPRESSIONS[] = {{"(", "1", ")"},   {"[", "1", "]"},      {"{1:", "1", "}"},       {"- ", "1", ""},
+                       {"not ", "1", ""}, {"f(", "1", ")"},     {"a[", "1", "]"},        {"1 if 1 else ", "1", ""},
+                       {"1 + ", "1", ""}, {"", "1", "|abs"},    {"", "messages", "[0]"}, {"", "messages", ".x"},
+                       {"", "f", "()"},   {"", "1", " is odd"}, {"1 ~ (", "1", ")"}};
     for (size_t i = 0; i < sizeof EXPRESSIONS / sizeof *EXPRESSIONS; i++) {
         char *e = nested(EXPRESSIONS[i].open, EXPRESSIONS[i].middle, EXPRESSIONS[i].close, 20000), *s = oz_asprintf("{{ %s }}", e);
         oz_buf out = {0};
@@ -184,11 +194,16 @@ static void depth_is_bounded(void **state) {
         oz_free(e);
     }
     refused("{% set ns = namespace(v=1) %}{% for i in range(2000) %}{% set ns.v = [ns.v] %}{% endfor %}{{ ns.v }}", "recurses too deeply");
-    refused("{% set ns = namespace(v=1) %}{% for i in range(2000) %}{% set ns.v = [ns.v] %}{% endfor %}{{ ns.v|tojson }}", "recurses too deeply");
-    refused("{% set ns = namespace(v=(1,)) %}{% for i in range(2000) %}{% set ns.v = (ns.v,) %}{% endfor %}{{ {ns.v: 1} }}", "recurses too deeply");
-    refused("{% set a = namespace(v=1) %}{% set b = namespace(v=1) %}{% for i in range(2000) %}{% set a.v = [a.v] %}{% set b.v = [b.v] %}{% endfor %}"
-            "{{ a.v == b.v }}", "recurses too deeply");
-    refused("{% set ns = namespace(g=[1]) %}{% for i in range(2000) %}{% set ns.g = ns.g|map('string') %}{% endfor %}{{ ns.g|list }}", "recurses too deeply");
+    refused("{% set ns = namespace(v=1) %}{% for i in range(2000) %}{% set ns.v = [ns.v] %}{% endfor %}{{ ns.v|tojson }}",
+            "recurses too deeply");
+    refused("{% set ns = namespace(v=(1,)) %}{% for i in range(2000) %}{% set ns.v = (ns.v,) %}{% endfor %}{{ {ns.v: 1} }}",
+            "recurses too deeply");
+    refused("{% set a = namespace(v=1) %}{% set b = namespace(v=1) %}{% for i in range(2000) %}{% set a.v = [a.v] %}{% set b.v = [b.v] "
+            "%}{% endfor %}"
+            "{{ a.v == b.v }}",
+            "recurses too deeply");
+    refused("{% set ns = namespace(g=[1]) %}{% for i in range(2000) %}{% set ns.g = ns.g|map('string') %}{% endfor %}{{ ns.g|list }}",
+            "recurses too deeply");
     refused("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recurses too deeply");
     refused("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "recurses too deeply");
     refused("{% macro f() %}{% call f() %}{% endcall %}{{ caller() }}{% endmacro %}{{ f() }}", "recurses too deeply");
@@ -201,7 +216,8 @@ static void work_is_bounded(void **state) {
         "{% set s = 'a' * 10000000 %}{% for i in range(100000) %}{{ 'b' in s }}{% endfor %}",
         "{% set s = 'a' * 10000000 %}{% for i in range(100000) %}{{ s == s ~ '' }}{% endfor %}",
         "{% set s = 'ab' * 1000000 %}{% for i in range(1000) %}{{ s|upper|length }}{% endfor %}",
-        "{{ ('a' * 1000000).rfind('b' ~ 'a' * 500000) }}{% set s = 'a' * 1000000 %}{% for i in range(9) %}{{ s.rsplit('a' * 5000 ~ 'b' ~ 'a' * 5000) }}{% endfor %}"
+        "{{ ('a' * 1000000).rfind('b' ~ 'a' * 500000) }}{% set s = 'a' * 1000000 %}{% for i in range(9) %}{{ s.rsplit('a' * 5000 ~ 'b' ~ "
+        "'a' * 5000) }}{% endfor %}"
         "{% for i in range(100000) %}{{ s.rfind('ab') }}{% endfor %}",
         "{% set s = 'a' * 1000000 %}{% for i in range(100000) %}{{ s[i] }}{{ s[::-1]|length }}{% endfor %}",
         "{% set l = range(90000)|list %}{% for i in range(100000) %}{{ -1 in l }}{% endfor %}",
@@ -224,7 +240,8 @@ static void work_is_bounded(void **state) {
         "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
         "{% set ns = namespace(d={}) %}{% for i in range(60) %}{% set ns.d = dict(a=ns.d, b=ns.d) %}{% endfor %}{{ ns.d|tojson }}",
         "{% set ns = namespace(d=[]) %}{% for i in range(60) %}{% set ns.d = [ns.d, ns.d] %}{% endfor %}{{ ns.d == ns.d ~ '' }}",
-        "{% set a = namespace(d=[]) %}{% set b = namespace(d=[]) %}{% for i in range(60) %}{% set a.d = [a.d, a.d] %}{% set b.d = [b.d, b.d] %}{% endfor %}"
+        "{% set a = namespace(d=[]) %}{% set b = namespace(d=[]) %}{% for i in range(60) %}{% set a.d = [a.d, a.d] %}{% set b.d = [b.d, "
+        "b.d] %}{% endfor %}"
         "{{ a.d == b.d }}",
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
         "{% for a in range(100000) recursive %}{% if loop.depth < 9 %}{{ loop(range(100000)) }}{% endif %}{% endfor %}",
@@ -256,14 +273,17 @@ static void errors_name_the_line(void **state) {
 }
 
 static void requests_are_checked(void **state) {
-    static const struct { const char *request, *why; } ROWS[] = {
+    static const struct {
+        const char *request, *why;
+    } ROWS[] = {
         {"{\"messages\":[]}", "messages: expected at least one"},
         {"{\"messages\":5}", "messages: expected a list, found 'int'"},
         {"{}", "messages: expected at least one"},
         {"{\"messages\":[{\"role\":\"user\"}, 7]}", "messages[1]: expected an object, found 'int'"},
         {"{\"messages\":[{}],\"tools\":[\"x\"]}", "tools[0]: expected an object, found 'str'"},
         {"{\"messages\":[{}],\"kwargs\":{\"documents\":[1]}}", "documents[0]: expected an object"},
-        {"{\"messages\":[{\"content\":\"a\"}],\"kwargs\":{\"continue_final_message\":true,\"add_generation_prompt\":true}}", "exclude each other"},
+        {"{\"messages\":[{\"content\":\"a\"}],\"kwargs\":{\"continue_final_message\":true,\"add_generation_prompt\":true}}",
+         "exclude each other"},
         {"{\"messages\":[{\"role\":\"a\"}],\"kwargs\":{\"continue_final_message\":true}}", "the last message has no \"content\""},
         {"{\"messages\":[{\"content\":\"a\"}],\"kwargs\":{\"continue_final_message\":true}}", "does not use \"content\""},
         {"{\"messages\":[{}]", "JSON, byte 16: expected ',' or '}'"},
@@ -307,9 +327,10 @@ static void sources_are_checked(void **state) {
 }
 
 static void special_tokens_come_from_the_config(void **state) {
-    json_t *config = json_pack("{s:s, s:{s:s, s:b}, s:n, s:s, s:{s:s}}", "bos_token", "<s>", "eos_token", "content", "</s>", "lstrip", 0, "pad_token",
-                               "tokenizer_class", "X", "extra_special_tokens", "image_token", "<image>");
-    json_t *found = oz_template_special_tokens(config), *want = json_pack("{s:s, s:s, s:s}", "bos_token", "<s>", "eos_token", "</s>", "image_token", "<image>");
+    json_t *config = json_pack("{s:s, s:{s:s, s:b}, s:n, s:s, s:{s:s}}", "bos_token", "<s>", "eos_token", "content", "</s>", "lstrip", 0,
+                               "pad_token", "tokenizer_class", "X", "extra_special_tokens", "image_token", "<image>");
+    json_t *found = oz_template_special_tokens(config),
+           *want = json_pack("{s:s, s:s, s:s}", "bos_token", "<s>", "eos_token", "</s>", "image_token", "<image>");
     assert_true(json_equal(found, want));
     json_decref(want);
     json_decref(found);
@@ -326,7 +347,8 @@ static void *render_often(void *arg) {
         oz_err err = {0};
         oz_template_args args = {.now = 0};
         char *request = oz_asprintf("{\"messages\":[{\"role\":\"user\",\"content\":\"%d\"}]}", i), *want = oz_asprintf("<%d%d%d>", i, i, i);
-        if (oz_template_render_text(&out, arg, request, strlen(request), &args, &err) != OZ_OK || strcmp(out.data, want) != 0) return "wrong";
+        if (oz_template_render_text(&out, arg, request, strlen(request), &args, &err) != OZ_OK || strcmp(out.data, want) != 0)
+            return "wrong";
         oz_buf_deinit(&out);
         oz_free(want);
         oz_free(request);
@@ -350,10 +372,17 @@ static void threads_share_a_template(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cases), cmocka_unit_test(cases_as_values), cmocka_unit_test(constructs), cmocka_unit_test(hostile),
-        cmocka_unit_test(depth_is_bounded), cmocka_unit_test(work_is_bounded), cmocka_unit_test(errors_name_the_line),
-        cmocka_unit_test(requests_are_checked), cmocka_unit_test(text_is_appended), cmocka_unit_test(sources_are_checked),
-        cmocka_unit_test(special_tokens_come_from_the_config), cmocka_unit_test(threads_share_a_template)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cases),
+                                       cmocka_unit_test(cases_as_values),
+                                       cmocka_unit_test(constructs),
+                                       cmocka_unit_test(hostile),
+                                       cmocka_unit_test(depth_is_bounded),
+                                       cmocka_unit_test(work_is_bounded),
+                                       cmocka_unit_test(errors_name_the_line),
+                                       cmocka_unit_test(requests_are_checked),
+                                       cmocka_unit_test(text_is_appended),
+                                       cmocka_unit_test(sources_are_checked),
+                                       cmocka_unit_test(special_tokens_come_from_the_config),
+                                       cmocka_unit_test(threads_share_a_template)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
