@@ -64,7 +64,9 @@ static oz_status read_fd(oz_buf *out, int fd, const char *path, size_t limit_byt
             out->data = p;
             out->cap = cap;
         }
-        ssize_t n = read(fd, out->data + len, out->cap - len - 1);
+        ssize_t n = -1;
+        errno = EINTR; /* a signal that came before would not wake us from waiting for a terminal */
+        if (!oz_interrupted()) n = read(fd, out->data + len, out->cap - len - 1);
         if (n < 0 && errno == EINTR && !oz_interrupted()) continue;
         if (n <= 0) {
             out->len = len;
@@ -285,10 +287,11 @@ void oz_outdir_close(oz_outdir **d) {
 
 /* ---- signals ---- */
 
-static volatile sig_atomic_t n_signals;
+static volatile sig_atomic_t n_signals, last_signal;
 
 /* The third signal ends the process as if we had not asked: whoever presses the key again and again wants out. */
 static void on_signal(int sig) {
+    last_signal = sig;
     if (++n_signals >= 2) signal(sig, SIG_DFL);
 }
 
@@ -299,3 +302,5 @@ void oz_interrupt_init(void) {
 }
 
 bool oz_interrupted(void) { return n_signals > 0; }
+
+int oz_interrupt_signal(void) { return last_signal; }
