@@ -232,7 +232,9 @@ oz_status oz_outdir_open(oz_outdir **out, const char *target, bool force, oz_err
             oz_free(temp);
             temp = temp_name(path, atomic_fetch_add(&temp_counter, 1));
         } while (mkdir(temp, 0777) != 0 && errno == EEXIST);
-        if (!oz_path_is_dir(temp)) s = fail_at(err, path, __LINE__);
+        if (!oz_path_is_dir(temp))
+            s = errno == ENOENT ? oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: the folder that it would be made in does not exist", path)
+                                : fail_at(err, path, __LINE__);
     }
     if (s != OZ_OK) {
         oz_free(path);

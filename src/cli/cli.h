@@ -30,8 +30,9 @@ extern const oz_opt oz_cli_opts_output[]; /* -q --json */
 typedef struct oz_cli_out { const char *path, *max_shard; bool force, dry_run; } oz_cli_out;
 extern oz_cli_out oz_cli_output;
 extern const oz_opt oz_cli_opts_write[];
-/* OZ_E_USAGE without -o (a dry run needs none) or with a size that is none. */
-oz_status oz_cli_write_check(size_t *shard_bytes, oz_err *err);
+/* OZ_E_USAGE without -o (a dry run needs none) or with a size that is none; OZ_E_ARG if --force would delete what is no checkpoint, or the
+ * model that is read. */
+oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err);
 /* On stdout: the files and their sizes. With --json one object: `more` (stolen; what the command adds), output, dry_run, bytes, files. */
 void oz_cli_write_report(const oz_layout *l, json_t *more);
 

@@ -59,7 +59,7 @@ static oz_status write_out(oz_convert *c, oz_err *err) {
 static oz_status run(const char **args, int n_args, oz_err *err) {
     size_t shard_bytes;
     OZ_NEED(to, err, OZ_E_USAGE, "--to: say what the weights become: %s", choices);
-    OZ_TRY(oz_cli_write_check(&shard_bytes, err));
+    OZ_TRY(oz_cli_write_check(&shard_bytes, args[0], err));
     size_t row = 0;
     while (strcmp(targets[row].name, to) != 0) row++; /* one of the choices */
     oz_ckpt *ckpt;

@@ -81,7 +81,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_ckpt *ckpt;
     oz_quantize *q;
     OZ_TRY(oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
-    OZ_TRY(oz_cli_write_check(&cfg.shard_bytes, err));
+    OZ_TRY(oz_cli_write_check(&cfg.shard_bytes, args[0], err));
     OZ_TRY(oz_ckpt_open(&ckpt, args[0], err));
     oz_status st = oz_quantize_new(&q, ckpt, &cfg, err);
     if (st == OZ_OK) st = write_out(q, &cfg.scheme, err);

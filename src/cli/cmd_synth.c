@@ -82,7 +82,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     const bool quantizes = scheme_name || group_size;
     OZ_NEED(!n_experts || !quantizes, err, OZ_E_USAGE, "--split-ffn: the result is dense, quantize it with ounce quantize; found --scheme or --group-size beside it");
     if (quantizes) OZ_TRY(oz_cli_scheme_find(&scheme, scheme_name, group_size, err));
-    OZ_TRY(oz_cli_write_check(&shard_bytes, err));
+    OZ_TRY(oz_cli_write_check(&shard_bytes, args[0], err));
     oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
     const oz_status st = n_experts ? run_split(args[0], shard_bytes, pool, err) : run_random(args[0], &scheme, shard_bytes, pool, err);
     oz_pool_free(&pool);

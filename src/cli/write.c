@@ -1,6 +1,9 @@
 /* What the commands that write a checkpoint have in common. */
+#include "base/file.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "cli/cli.h"
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +12,7 @@ oz_cli_out oz_cli_output = {.max_shard = "5GB"};
 
 const oz_opt oz_cli_opts_write[] = {
     {"output", 'o', OZ_OPT_STR, &oz_cli_output.path, 0, 0, NULL, "DIR", "folder to write; it appears when it is whole"},
-    {"force", 0, OZ_OPT_FLAG, &oz_cli_output.force, 0, 0, NULL, NULL, "replace an existing DIR"},
+    {"force", 0, OZ_OPT_FLAG, &oz_cli_output.force, 0, 0, NULL, NULL, "replace a checkpoint at DIR: all that is in the folder"},
     {"max-shard-size", 0, OZ_OPT_STR, &oz_cli_output.max_shard, 0, 0, NULL, "SIZE",
      "of a safetensors file: 5GB, 800MB, 2GiB, or bytes; 0: no limit"},
     {"dry-run", 0, OZ_OPT_FLAG, &oz_cli_output.dry_run, 0, 0, NULL, NULL, "check the input, print the sizes to the byte, write nothing"},
@@ -37,12 +40,42 @@ static bool parse_size(size_t *out, const char *s) {
     return false;
 }
 
-oz_status oz_cli_write_check(size_t *shard_bytes, oz_err *err) {
+static bool is_empty(const char *dir) {
+    DIR *d = opendir(dir);
+    if (!d) return false;
+    int n = 0;
+    while (n < 3 && readdir(d)) n++; /* . and .. */
+    closedir(d);
+    return n < 3;
+}
+
+/* `path` is `dir` or lies in it, whatever links lead there. */
+static bool is_inside(const char *path, const char *dir) {
+    char *p = realpath(path, NULL), *d = realpath(dir, NULL);
+    const size_t n = d ? strlen(d) : 0;
+    const bool inside = p && d && strncmp(p, d, n) == 0 && (p[n] == '/' || !p[n]);
+    free(p);
+    free(d);
+    return inside;
+}
+
+/* --force deletes a whole folder: one that ounce could have written, and not the one that it reads. */
+static oz_status force_check(const char *dir, const char *model, oz_err *err) {
+    if (!oz_path_exists(dir)) return OZ_OK;
+    char *config = oz_path_join(dir, "config.json");
+    const bool known = oz_path_exists(config) || is_empty(dir);
+    oz_free(config);
+    OZ_NEED(known, err, OZ_E_ARG, "%s: expected a folder with a checkpoint, found no config.json in it: --force replaces nothing else", dir);
+    OZ_NEED(!is_inside(model, dir), err, OZ_E_ARG, "%s: --force would delete the model that is read, %s", dir, model);
+    return OZ_OK;
+}
+
+oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err) {
     OZ_NEED(oz_cli_output.path || oz_cli_output.dry_run, err, OZ_E_USAGE, "--output: say where to write (-o DIR)");
     OZ_NEED(parse_size(shard_bytes, oz_cli_output.max_shard), err, OZ_E_USAGE,
             "--max-shard-size: must be a number of bytes, or one with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, found %s",
             oz_cli_output.max_shard);
-    return OZ_OK;
+    return oz_cli_output.force && oz_cli_output.path ? force_check(oz_cli_output.path, model, err) : OZ_OK;
 }
 
 void oz_cli_write_report(const oz_layout *l, json_t *more) {

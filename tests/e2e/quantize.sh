@@ -39,6 +39,17 @@ same 'modules and files are printed' '16 1' "$(q -o "$T/dry" --scheme W8A8 --dry
 
 fails 'an existing folder' 1 "$T/W8A8" q -o "$T/W8A8" --scheme W4A16 --group-size 16
 ok 'it was left alone' cmp -s "$T/W8A8/config.json" <(q -o "$T/x" --scheme W8A8 >&2 && cat "$T/x/config.json") 2>"$T/err"
+mkdir "$T/home" && echo mine >"$T/home/file"
+fails 'force: a folder of something else' 1 "$T/home: expected a folder with a checkpoint, found no config.json in it" q -o "$T/home" --scheme W8A8 --force
+same 'it was left alone' mine "$(cat "$T/home/file")"
+fails 'force: a file' 1 "$T/home/file: expected a folder with a checkpoint" q -o "$T/home/file" --scheme W8A8 --force
+fails 'force: the model itself' 1 "$T/m/: --force would delete the model that is read" q -o "$T/m/" --scheme W8A8 --force
+cp -r "$T/m" "$T/outer" && cp -r "$T/m" "$T/outer/inner" && ln -s "$T/outer" "$T/link"
+fails 'force: a folder around the model' 1 '--force would delete the model' $OUNCE quantize "$T/link/inner" -o "$T/outer" --scheme W8A8 --force
+fails 'force: and so says a dry run' 1 '--force would delete the model' $OUNCE quantize "$T/outer" -o "$T/outer" --scheme W8A8 --force --dry-run
+ok 'which is still there' cmp "$T/m/model.safetensors" "$T/outer/inner/model.safetensors"
+mkdir "$T/empty" && ok 'force: an empty folder' q -o "$T/empty" --scheme W8A8 --force >"$T/out"
+fails 'no folder to write in' 1 "$T/no/such: the folder that it would be made in does not exist" q -o "$T/no/such" --scheme W8A8
 fails 'a quantized model' 1 "dequantize it first: ounce convert $T/W8A8 -o DIR --to bf16" $OUNCE quantize "$T/W8A8" -o "$T/o" --scheme W8A8
 $OUNCE convert "$T/W8A8" -o "$T/back" --to bf16 -q >"$T/out" && q -o "$T/o" --scheme W8A8 >"$T/out" && ok 'and then' test -f "$T/o/config.json"
 q -o "$T/shards" --scheme W8A8 --max-shard-size 30000 >"$T/out" && ok 'shards' test -f "$T/shards/model.safetensors.index.json" -a ! -e "$T/shards/model.safetensors"
