@@ -58,22 +58,23 @@ void oz_log_error(const char *fmt, ...) {
 
 /* ---- progress ---- */
 
-/* 1234567 -> "1.23M" */
-static const char *amount(char out[32], double v) {
-    static const char unit[] = " kMGTP";
-    int i = 0;
-    while (v >= 1000 && unit[i + 1]) v /= 1000, i++;
-    if (i == 0) snprintf(out, 32, "%.*f", v == (double)(int64_t)v ? 0 : 1, v);
-    else snprintf(out, 32, "%.*f%c", v < 10 ? 2 : v < 100 ? 1 : 0, v, unit[i]);
+/* 1234567 -> "1.23M"; of bytes "1.23 MB" */
+static const char *amount(char out[32], double v, bool bytes) {
+    static const char *const prefix[] = {"", "k", "M", "G", "T", "P"};
+    size_t i = 0;
+    while (v >= 1000 && i + 1 < sizeof prefix / sizeof *prefix) v /= 1000, i++;
+    const int digits = i == 0 ? v != (double)(int64_t)v : v < 10 ? 2 : v < 100;
+    snprintf(out, 32, "%.*f%s%s%s", digits, v, bytes ? " " : "", prefix[i], bytes ? "B" : "");
     return out;
 }
 
 static void print(const oz_progress *p, int64_t now_us) {
     double seconds = (double)(now_us - p->start_us) / 1e6, rate = seconds > 0 ? (double)p->done / seconds : 0;
+    const bool bytes = strcmp(p->unit, "B") == 0;
     char a[32], b[32], c[32];
-    fprintf(stderr, "%s: %s", p->what, amount(a, (double)p->done));
-    if (p->total > 0) fprintf(stderr, "/%s", amount(b, (double)p->total));
-    fprintf(stderr, " %s, %s/s", p->unit, amount(c, rate));
+    fprintf(stderr, "%s: %s", p->what, amount(a, (double)p->done, bytes));
+    if (p->total > 0) fprintf(stderr, "/%s", amount(b, (double)p->total, bytes));
+    fprintf(stderr, "%s%s, %s/s", bytes ? "" : " ", bytes ? "" : p->unit, amount(c, rate, bytes));
     if (p->total > p->done && rate > 0) {
         int64_t left = (int64_t)((double)(p->total - p->done) / rate + 0.5);
         if (left >= 3600) fprintf(stderr, ", %lld h %02lld min left", (long long)(left / 3600), (long long)(left / 60 % 60));

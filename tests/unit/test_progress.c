@@ -83,7 +83,7 @@ static void long_work_says_rate_and_time_left(void **state) {
     ten_seconds();
     oz_progress_step(&p, 4000000);
     oz_progress_deinit(&p);
-    assert_string_equal(end(), "packing: 1.00M/4.00M B, 100k/s, 30 s left\npacking: 4.00M/4.00M B, 200k/s\n");
+    assert_string_equal(end(), "packing: 1.00 MB/4.00 MB, 100 kB/s, 30 s left\npacking: 4.00 MB/4.00 MB, 200 kB/s\n");
 }
 
 static void unknown_totals_and_long_waits(void **state) {
