@@ -20,7 +20,8 @@ static const oz_opt opts[] = {
 static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
 static const oz_opt_cmd cmd = {"bench", "MODEL [-p 512] [-n 128] [-b 1,8,64] [-r 5]", "speed beside this machine's roofline",
                                "predicted: each module takes the larger of reading its packed bytes at the measured read bandwidth and doing its multiply-adds at the measured "
-                               "ceiling (int8 for W8A8, f32 for the others).",
+                               "ceiling (int8 for W8A8, f32 for the others); share: measured / predicted; bound: which of the two takes longer; MB, GFLOP: what the prompt or a decode step must read and do. "
+                               "pp: prefill (prompt processing), tg: decode (text generation).",
                                tables, 1, 1};
 
 static oz_status batches_parse(int64_t *out, int *n, oz_err *err) {
@@ -45,7 +46,7 @@ static json_t *row_json(const oz_bench_row *r) {
 static void row_print(const oz_bench_row *r) {
     char test[48];
     snprintf(test, sizeof test, r->batch > 1 ? "%s%lld x %lld" : "%s%lld", r->prefill ? "pp" : "tg", (long long)r->n_tok, (long long)r->batch);
-    printf("%-12s %10.2f +/- %7.2f  predicted %10.2f  share %5.1f %%  %-7s  %9.2f MB  %10.3f GFLOP\n", test, r->tok_s, r->tok_s_sd, r->predicted_tok_s, 100 * r->share, r->bound, r->bytes / 1e6, r->flop / 1e9);
+    printf("%-11s %9.2f +/- %7.2f %10.2f %6.1f %%  %-7s %9.2f %9.3f\n", test, r->tok_s, r->tok_s_sd, r->predicted_tok_s, 100 * r->share, r->bound, r->bytes / 1e6, r->flop / 1e9);
     fflush(stdout);
 }
 
@@ -69,7 +70,7 @@ static void head_print(const oz_cli_model *m, const char *path, const oz_ceiling
     const oz_model_info *f = oz_model_get(m->model);
     printf("%s: %s, weights %.2f MB, loaded; %s\n", path, f->model_type, (double)f->weight_bytes / 1e6, oz_dev_describe(m->dev));
     printf("measured ceilings: read %.2f GB/s, f32 %.1f GFLOP/s, int8 %.1f GOP/s\n", c->read_bytes_s / 1e9, c->f32_flop_s / 1e9, c->i8_op_s / 1e9);
-    printf("%-12s %21s t/s\n", "test", "");
+    printf("%-11s %9s +/- %7s %10s %8s  %-7s %9s %9s\n", "test", "t/s", "s.d.", "predicted", "share", "bound", "MB", "GFLOP");
 }
 
 static oz_status run(const char **args, int n_args, oz_err *err) {

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "measure/internal.h"
 
 enum { MAX_REPS = 1000 };
@@ -80,6 +81,7 @@ static oz_status prefill(oz_model *m, room *r, int64_t n, oz_err *err) {
 
 static oz_status decode(oz_model *m, room *r, int64_t n, int64_t batch, oz_err *err) {
     for (int64_t pos = 0; pos < n; pos++) {
+        OZ_NEED(!oz_interrupted(), err, OZ_E_INTERRUPTED, "interrupted");
         for (int64_t b = 0; b < batch; b++) {
             r->segs[b] = (oz_seg){b, 1, pos, r->blocks + b * r->blocks_seq};
             r->rows[b] = (int32_t)b;
@@ -117,13 +119,17 @@ oz_status oz_bench_run(oz_bench_row *out, oz_model *m, const oz_bench_cfg *c, co
     out->bound = k.memory_seconds * 2 > k.seconds ? "memory" : "compute";
     room r = {0};
     double tok_s[MAX_REPS];
+    oz_progress p;
+    oz_progress_init(&p, pre ? "prefill" : "decode", "runs", c->reps + 1);
     oz_status st = room_init(&r, m, c, n, err);
     for (int i = -1; st == OZ_OK && i < c->reps; i++) { /* the first one warms up */
+        oz_progress_step(&p, i + 1);
         if (oz_interrupted()) st = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted");
         const int64_t t0 = oz_clock_us();
         if (st == OZ_OK) st = pre ? prefill(m, &r, n, err) : decode(m, &r, i < 0 ? (n < 8 ? n : 8) : n, c->batch, err);
         if (i >= 0) tok_s[i] = (double)(n * c->batch) * 1e6 / (double)(oz_clock_us() - t0 + 1);
     }
+    oz_progress_deinit(&p);
     room_deinit(&r);
     OZ_TRY(st);
     summarize(out, tok_s, c->reps);
