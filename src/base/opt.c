@@ -29,7 +29,7 @@ static oz_status unknown(const oz_opt_cmd *cmd, const char *arg, oz_err *err) {
         }
     }
     oz_status s = nearest ? oz_err_set(err, OZ_E_USAGE, __FILE__, __LINE__, "%s: no such option of %s (did you mean --%s?)", name, cmd->name, nearest)
-                          : oz_err_set(err, OZ_E_USAGE, __FILE__, __LINE__, "%s: no such option of %s (--help lists them)", name, cmd->name);
+                          : oz_err_set(err, OZ_E_USAGE, __FILE__, __LINE__, "%s: no such option of %s", name, cmd->name);
     oz_free(name);
     return s;
 }
@@ -163,7 +163,9 @@ static void describe(oz_buf *b, const oz_opt *o) {
     const char *sep = " (";
     if (o->choices) oz_buf_printf(b, "%s%s", sep, o->choices), sep = ", ";
     else if (*range_text(range, o)) oz_buf_printf(b, "%s%s", sep, range), sep = ", ";
-    if (o->type == OZ_OPT_INT) oz_buf_printf(b, "%sdefault %lld", sep, (long long)*(int64_t *)o->dest);
+    const double n = o->type == OZ_OPT_INT ? (double)*(int64_t *)o->dest : 0;
+    const bool unset = *range && (n < o->min || n > o->max); /* no value that could be given: the help text says what then happens */
+    if (o->type == OZ_OPT_INT && !unset) oz_buf_printf(b, "%sdefault %lld", sep, (long long)*(int64_t *)o->dest);
     if (o->type == OZ_OPT_FLOAT) oz_buf_printf(b, "%sdefault %g", sep, *(double *)o->dest);
     if (o->type == OZ_OPT_STR && *(const char **)o->dest) oz_buf_printf(b, "%sdefault %s", sep, *(const char **)o->dest);
     if (o->type == OZ_OPT_LIST) oz_buf_printf(b, "%smay be repeated", sep);

@@ -91,8 +91,9 @@ static oz_status ids_read(oz_ids *ids, const oz_buf *in, oz_err *err) {
         errno = 0;
         long long id = strtoll(p, &next, 10);
         if (errno) id = -1;
+        const size_t n = strcspn(p, space);
         OZ_NEED(next != p && (next == end || (*next && strchr(space, *next))), err, OZ_E_FORMAT,
-                "stdin: byte %td: expected a decimal id, found \"%.20s\"", p - in->data, p);
+                "stdin: byte %td: expected a decimal id, found \"%.*s\"", p - in->data, n < 20 ? (int)n : 20, p);
         push(ids, id);
         p = next;
     }

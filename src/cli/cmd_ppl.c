@@ -12,7 +12,7 @@ static const oz_opt opts[] = {
     {"text", 0, OZ_OPT_STR, &text_path, 0, 0, NULL, "FILE", "the text; - for stdin"},
     {"convention", 0, OZ_OPT_STR, &convention, 0, 0, "hf|gptq|llamacpp|lm-eval|all", "NAME", "how the text becomes windows and a number"},
     {"ctx", 0, OZ_OPT_INT, &ctx, 4, 1 << 30, NULL, "N", "window in tokens; default: the convention's"},
-    {"stride", 0, OZ_OPT_INT, &stride, 1, 1 << 30, NULL, "N", "step of convention hf"},
+    {"stride", 0, OZ_OPT_INT, &stride, 1, 1 << 30, NULL, "N", "step of convention hf; default: 512"},
     {"limit-tokens", 0, OZ_OPT_INT, &limit, 0, 1LL << 40, NULL, "N", "use the first N tokens; 0: all"},
     {"join-lines", 0, OZ_OPT_STR, &join, 0, 0, NULL, "SEP", "join the file's lines with SEP first (\\n is a line break)"},
     {0}};

@@ -11,7 +11,7 @@ static int64_t group_size; /* 0: the scheme's own */
 static oz_opt_list targets, ignore;
 
 static const oz_opt opts[] = {
-    {"scheme", 0, OZ_OPT_STR, &scheme_name, 0, 0, NULL, "S", "one of those below"},
+    {"scheme", 0, OZ_OPT_STR, &scheme_name, 0, 0, NULL, "S", "one of those above"},
     {"group-size", 0, OZ_OPT_INT, &group_size, 0, 1 << 24, NULL, "N",
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
     {"targets", 0, OZ_OPT_LIST, &targets, 0, 0, NULL, "PAT", "what to quantize; default Linear, which leaves out lm_head and routers"},

@@ -18,7 +18,7 @@ static oz_sampling sampling = {.temperature = 0.0, .top_p = 1.0};
 static oz_opt_list stops;
 static const oz_opt opts[] = {
     {"prompt", 'p', OZ_OPT_STR, &prompt, 0, 0, NULL, "TEXT", "continue this text"},
-    {"chat", 0, OZ_OPT_FLAG, &chat, 0, 0, NULL, NULL, "a conversation through the model's template; one turn if stdin is not a terminal"},
+    {"chat", 0, OZ_OPT_FLAG, &chat, 0, 0, NULL, NULL, "a conversation through the model's template; one turn if it is given by -p or stdin is not a terminal"},
     {"ids", 0, OZ_OPT_STR, &ids_path, 0, 0, NULL, "FILE", "continue these token ids (decimal, white space; - for stdin)"},
     {"max-tokens", 'n', OZ_OPT_INT, &n_new, 1, 1 << 30, NULL, "N", "new tokens at most"},
     {"temperature", 0, OZ_OPT_FLOAT, &sampling.temperature, 0, 1e6, NULL, "T", "0 is greedy"},
@@ -26,12 +26,12 @@ static const oz_opt opts[] = {
     {"top-k", 0, OZ_OPT_INT, &sampling.top_k, 0, 1 << 30, NULL, "K", "keep the K most likely tokens; 0: all"},
     {"min-p", 0, OZ_OPT_FLOAT, &sampling.min_p, 0, 1, NULL, "P", "drop tokens less likely than P times the most likely"},
     {"seed", 0, OZ_OPT_INT, &seed, 0, 9007199254740992.0, NULL, "S", "seed of the sampling"},
-    {"stop", 0, OZ_OPT_LIST, &stops, 0, 0, NULL, "S", "stop before this text; may be given more than once"},
+    {"stop", 0, OZ_OPT_LIST, &stops, 0, 0, NULL, "S", "stop before this text"},
     {"ignore-eos", 0, OZ_OPT_FLAG, &ignore_eos, 0, 0, NULL, NULL, "go on past end-of-text tokens"},
     {"print-ids", 0, OZ_OPT_FLAG, &print_ids, 0, 0, NULL, NULL, "print the new ids, space separated, instead of text"},
     {0}};
 static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
-static const oz_opt_cmd cmd = {"run", "MODEL [-p TEXT | --chat | --ids FILE] [-n N]", "generate text", NULL, tables, 1, 1};
+static const oz_opt_cmd cmd = {"run", "MODEL {-p TEXT | --chat [-p TEXT] | --ids FILE} [-n N]", "generate text", NULL, tables, 1, 1};
 
 /* What a generation writes to: text is held back while it may be the beginning of a stop string. */
 typedef struct out {
@@ -195,11 +195,12 @@ static oz_status conversation(json_t *messages, const oz_cli_model *m, const oz_
     size_t cap = 0;
     oz_status st = OZ_OK;
     fputs("(end with an empty line or Ctrl-D)\n> ", stderr);
-    for (ssize_t n; st == OZ_OK && (n = getline(&line, &cap, stdin)) > 0 && line[0] != '\n';) {
+    for (ssize_t n; st == OZ_OK && !oz_interrupted() && (n = getline(&line, &cap, stdin)) > 0 && line[0] != '\n';) {
         if (line[n - 1] == '\n') n--;
         if ((st = user_add(messages, line, (size_t)n, err)) == OZ_OK) st = turn(messages, m, t, err);
-        fputs("> ", stderr);
+        if (st == OZ_OK) fputs("> ", stderr);
     }
+    if (st != OZ_OK || !line || line[0] != '\n') fputs("\n", stderr); /* an answer that was broken off, or the prompt: its line is still open */
     free(line);
     return st;
 }
@@ -215,6 +216,7 @@ static oz_status run_chat(const oz_cli_model *m, oz_err *err) {
     else {
         if (!prompt) st = oz_file_read(&text, "-", (size_t)64 << 20, err);
         while (text.len && text.data[text.len - 1] == '\n') text.len--;
+        if (st == OZ_OK && !prompt && text.len == 0) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "stdin: expected a message, found nothing");
         if (st == OZ_OK) st = prompt ? user_add(messages, prompt, strlen(prompt), err) : user_add(messages, text.data ? text.data : "", text.len, err);
         if (st == OZ_OK) st = turn(messages, m, t, err);
     }

@@ -16,7 +16,7 @@ static const oz_opt opts[] = {
     {"seed", 0, OZ_OPT_INT, &seed, 0, 9e15, NULL, "N", "of the random numbers: the same seed and config give the same bytes"},
     {"scheme", 0, OZ_OPT_STR, &scheme_name, 0, 0, NULL, "S", "quantize at once, as ounce quantize would; its --help lists the schemes"},
     {"split-ffn", 0, OZ_OPT_INT, &n_experts, 1, 1024, NULL, "E", "not random: MODEL with its feed-forward cut into E experts, all of which run"},
-    {"group-size", 0, OZ_OPT_INT, &group_size, 1, 1 << 24, NULL, "N", "inputs that share a scale, for schemes with groups"},
+    {"group-size", 0, OZ_OPT_INT, &group_size, 1, 1 << 24, NULL, "N", "inputs that share a scale, for schemes with groups; default: the scheme's own"},
     {0},
 };
 static const oz_opt *const tables[] = {opts, oz_cli_opts_write, oz_cli_opts_output, NULL};

@@ -120,7 +120,7 @@ static oz_status with_model(const char *path, oz_err *err) {
 
 static oz_status run(const char **args, int n_args, oz_err *err) {
     OZ_NEED(jsonl == (n_args == 0), err, OZ_E_USAGE,
-            jsonl ? "--jsonl takes no MODEL: the template is in each line" : "expected MODEL or --jsonl");
+            jsonl ? "--jsonl takes no MODEL: the template is in each line" : "template: an argument is missing: MODEL, or --jsonl");
     return jsonl ? oz_cli_lines(answer, NULL, err) : with_model(args[0], err);
 }
 

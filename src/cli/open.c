@@ -48,6 +48,7 @@ void oz_cli_model_close(oz_cli_model *m) {
 }
 
 oz_status oz_cli_ids_read(oz_ids *out, const char *path, oz_err *err) {
+    const char *name = strcmp(path, "-") == 0 ? "stdin" : path;
     oz_buf b = {0};
     oz_status st = oz_file_read(&b, path, MAX_TEXT_BYTES, err);
     *out = (oz_ids){0};
@@ -57,7 +58,8 @@ oz_status oz_cli_ids_read(oz_ids *out, const char *path, oz_err *err) {
         errno = 0;
         const long id = strtol(p, &next, 10);
         if (next == p || (next < end && !strchr(" \t\r\n", *next)) || errno || id < 0 || id > INT32_MAX) {
-            st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: byte %td: expected a token id, found \"%.20s\"", path, p - b.data, p);
+            const size_t n = strcspn(p, " \t\r\n");
+            st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: byte %td: expected a token id, found \"%.*s\"", name, p - b.data, n < 20 ? (int)n : 20, p);
             break;
         }
         oz_grow((void **)&out->data, &out->cap, out->len + 1, sizeof *out->data);
@@ -65,7 +67,7 @@ oz_status oz_cli_ids_read(oz_ids *out, const char *path, oz_err *err) {
         p = next;
     }
     oz_buf_deinit(&b);
-    if (st == OZ_OK && out->len == 0) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: no token ids", path);
+    if (st == OZ_OK && out->len == 0) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: no token ids", name);
     if (st != OZ_OK) oz_free(out->data), *out = (oz_ids){0};
     return st;
 }

@@ -129,8 +129,8 @@ static oz_status check_groups(const oz_quantize *q, oz_err *err) {
         if (n_bad <= SHOWN) oz_log_info("  %s", one.msg);
     }
     if (n_bad > SHOWN) oz_log_info("  and %zu more", n_bad - SHOWN);
-    OZ_NEED(n_bad <= 1, err, OZ_E_ARG, "%s (the first of %zu)", first.msg, n_bad);
-    OZ_NEED(n_bad == 0, err, OZ_E_ARG, "%s", first.msg);
+    OZ_NEED(n_bad <= 1, err, OZ_E_ARG, "%s (the first of %zu modules); choose another group size (--group-size)", first.msg, n_bad);
+    OZ_NEED(n_bad == 0, err, OZ_E_ARG, "%s; choose another group size (--group-size)", first.msg);
     return OZ_OK;
 }
 

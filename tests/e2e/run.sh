@@ -32,7 +32,8 @@ for scheme in W8A8 W8A16 FP8_DYNAMIC "W4A16 --group-size 32"; do
 done
 
 echo "1 2 x" >"$T/bad"
-fails "an id that is none" 1 "expected a token id" "$OUNCE" run $M --ids "$T/bad"
+fails "an id that is none" 1 "bad: byte 4: expected a token id, found \"x\"" "$OUNCE" run $M --ids "$T/bad"
+same "an id on stdin that is none" 'error: stdin: byte 2: expected a token id, found "y"' "$(echo "1 y z" | "$OUNCE" run $M --ids - -q 2>&1)"
 echo "1 320" >"$T/bad"
 fails "an id beyond the vocabulary" 1 "token id 320: must be 0..319" "$OUNCE" run $M --ids "$T/bad"
 fails "no prompt" 2 "exactly one of" "$OUNCE" run $M

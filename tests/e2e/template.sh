@@ -25,7 +25,7 @@ same 'lines' '{"text":"1"}
 {"text":"09:05"}
 {"error":"now: expected a time like 2026-03-07T09:05:03, found \"noon\""}' "$(cat "$T/answers")"
 
-fails 'neither MODEL nor lines' 2 'expected MODEL or --jsonl' $OUNCE template
+fails 'neither MODEL nor lines' 2 'template: an argument is missing: MODEL, or --jsonl' $OUNCE template
 fails 'both' 2 'takes no MODEL' $OUNCE template "$T/model" --jsonl
 fails 'no such folder' 1 "$T/none" $OUNCE template "$T/none"
 mkdir "$T/bare"
