@@ -63,7 +63,7 @@ static void report(const char **args, const oz_kl *kl, int n) {
         oz_cli_json_print(list);
         return;
     }
-    printf("%s against, on %lld positions of %lld windows:\n", args[0], (long long)kl[0].positions, (long long)kl[0].windows);
+    printf("against %s, positions: %lld, windows: %lld\n", args[0], (long long)kl[0].positions, (long long)kl[0].windows);
     for (int i = 0; i < n; i++) print(&kl[i], args[i + 1]);
 }
 
