@@ -14,23 +14,29 @@
 
 /* ---- maps ---- */
 
+/* Opens what must be a regular file. O_NONBLOCK: a pipe that nobody writes to is refused, not waited for. */
+static oz_status open_regular(int *fd, struct stat *st, const char *path, oz_err *err) {
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    OZ_NEED(*fd >= 0, err, errno == ENOENT ? OZ_E_NOT_FOUND : OZ_E_IO, "%s: %s", path, strerror(errno));
+    const bool known = fstat(*fd, st) == 0;
+    if (known && S_ISREG(st->st_mode)) return OZ_OK;
+    const char *why = known ? "" : strerror(errno);
+    close(*fd);
+    *fd = -1;
+    OZ_NEED(known, err, OZ_E_IO, "%s: %s", path, why);
+    OZ_FAIL(err, OZ_E_IO, "%s: expected a regular file, found a %s", path, S_ISDIR(st->st_mode) ? "folder" : S_ISFIFO(st->st_mode) ? "pipe" : "device");
+}
+
 oz_status oz_mmap_open(oz_mmap *m, const char *path, oz_err *err) {
     *m = (oz_mmap){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    OZ_NEED(fd >= 0, err, errno == ENOENT ? OZ_E_NOT_FOUND : OZ_E_IO, "%s: %s", path, strerror(errno));
+    int fd;
     struct stat st;
-    oz_status s = OZ_OK;
-    void *p = MAP_FAILED;
-    if (fstat(fd, &st) != 0) {
-        s = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: %s", path, strerror(errno));
-    } else if (!S_ISREG(st.st_mode)) {
-        s = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: expected a regular file, found a %s", path, S_ISDIR(st.st_mode) ? "folder" : "device");
-    } else if (st.st_size > 0 && (p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED) {
-        s = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: cannot be mapped: %s", path, strerror(errno));
-    }
+    OZ_TRY(open_regular(&fd, &st, path, err));
+    void *p = st.st_size > 0 ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    const int why = errno;
     close(fd);
-    if (s != OZ_OK) return s;
-    *m = (oz_mmap){p == MAP_FAILED ? (const uint8_t *)"" : p, (size_t)st.st_size, oz_strdup(path)};
+    OZ_NEED(p != MAP_FAILED, err, OZ_E_IO, "%s: cannot be mapped: %s", path, strerror(why));
+    *m = (oz_mmap){p ? p : (const uint8_t *)"", (size_t)st.st_size, oz_strdup(path)};
     return OZ_OK;
 }
 
@@ -82,7 +88,17 @@ static oz_status read_fd(oz_buf *out, int fd, const char *path, size_t limit_byt
 oz_status oz_file_read(oz_buf *out, const char *path, size_t limit_bytes, oz_err *err) {
     if (strcmp(path, "-") == 0) return read_fd(out, STDIN_FILENO, "stdin", limit_bytes, err);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
+    OZ_NEED(fd >= 0 || errno != EINTR, err, OZ_E_INTERRUPTED, "%s: interrupted", path);
     OZ_NEED(fd >= 0, err, errno == ENOENT ? OZ_E_NOT_FOUND : OZ_E_IO, "%s: %s", path, strerror(errno));
+    oz_status s = read_fd(out, fd, path, limit_bytes, err);
+    close(fd);
+    return s;
+}
+
+oz_status oz_file_read_regular(oz_buf *out, const char *path, size_t limit_bytes, oz_err *err) {
+    int fd;
+    struct stat st;
+    OZ_TRY(open_regular(&fd, &st, path, err));
     oz_status s = read_fd(out, fd, path, limit_bytes, err);
     close(fd);
     return s;
@@ -161,17 +177,18 @@ oz_status oz_file_write_atomic(const char *path, const void *data, size_t n_byte
 }
 
 oz_status oz_file_copy(const char *from, const char *to, oz_err *err) {
-    int in = open(from, O_RDONLY | O_CLOEXEC);
-    if (in < 0) return fail_at(err, from, __LINE__);
+    int in;
     newfile f;
     struct stat st;
-    oz_status s = fstat(in, &st) == 0 ? newfile_open(&f, to, st.st_mode & 0777, err) : fail_at(err, from, __LINE__);
+    OZ_TRY(open_regular(&in, &st, from, err));
+    oz_status s = newfile_open(&f, to, st.st_mode & 0777, err);
     if (s == OZ_OK) {
         char block[64 * 1024];
         ssize_t n;
         while ((n = read(in, block, sizeof block)) != 0 && s == OZ_OK) {
-            if (n < 0 && errno == EINTR) continue;
-            if (n < 0) s = fail_at(err, from, __LINE__);
+            if (oz_interrupted()) s = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "%s: interrupted", from);
+            else if (n < 0 && errno == EINTR) continue;
+            else if (n < 0) s = fail_at(err, from, __LINE__);
             else if (!write_all(f.fd, block, (size_t)n)) s = fail_at(err, to, __LINE__);
         }
         s = newfile_close(&f, s, err);
@@ -185,6 +202,11 @@ oz_status oz_file_copy(const char *from, const char *to, oz_err *err) {
 bool oz_path_exists(const char *path) {
     struct stat st;
     return lstat(path, &st) == 0;
+}
+
+bool oz_path_same(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 bool oz_path_is_dir(const char *path) {

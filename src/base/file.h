@@ -14,10 +14,13 @@ void oz_mmap_close(oz_mmap *m);
 void oz_mmap_drop(const oz_mmap *m, const void *p, size_t n_bytes);
 
 oz_status oz_file_read(oz_buf *out, const char *path, size_t limit_bytes, oz_err *err); /* path "-": stdin */
+/* For a file that a folder has, not one that a user named: a pipe or a device there is refused, not waited for. */
+oz_status oz_file_read_regular(oz_buf *out, const char *path, size_t limit_bytes, oz_err *err);
 /* Writes beside `path` and renames: the old file or the new one is there, never a part. */
 oz_status oz_file_write_atomic(const char *path, const void *data, size_t n_bytes, oz_err *err);
-oz_status oz_file_copy(const char *from, const char *to, oz_err *err);
+oz_status oz_file_copy(const char *from, const char *to, oz_err *err); /* from: a regular file */
 bool oz_path_exists(const char *path);
+bool oz_path_same(const char *a, const char *b); /* both are there and are one file or folder */
 bool oz_path_is_dir(const char *path);
 char *oz_path_join(const char *dir, const char *name); /* oz_free */
 

@@ -57,7 +57,7 @@ oz_status oz_json_parse(json_t **out, const char *text, size_t n, const char *wh
     json_t *v = json_loadb(fixed.len ? fixed.data : text, fixed.len ? fixed.len : n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
     oz_buf_deinit(&fixed);
     OZ_NEED(v, err, json_error_code(&e) == json_error_out_of_memory ? OZ_E_NOMEM : OZ_E_FORMAT, "%s: line %d, column %d: %s", where, e.line,
-            e.column, e.text);
+            e.column, *e.text ? e.text : "the memory for it could not be had");
     *out = v;
     return OZ_OK;
 }
@@ -65,7 +65,7 @@ oz_status oz_json_parse(json_t **out, const char *text, size_t n, const char *wh
 oz_status oz_json_load(json_t **out, const char *path, size_t limit_bytes, oz_err *err) {
     *out = NULL;
     oz_buf text = {0};
-    oz_status s = oz_file_read(&text, path, limit_bytes, err);
+    oz_status s = (strcmp(path, "-") == 0 ? oz_file_read : oz_file_read_regular)(&text, path, limit_bytes, err);
     if (s == OZ_OK) s = oz_json_parse(out, text.data, text.len, path, err);
     oz_buf_deinit(&text);
     return s;
@@ -122,6 +122,20 @@ oz_status oz_json_str(const char **out, const json_t *obj, const char *path, con
     if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v)) return wrong(v, path, key, "a string without NUL", err);
     *out = json_string_value(v);
     return OZ_OK;
+}
+
+json_t *oz_json_text(const char *s) {
+    const size_t n = strlen(s);
+    if (oz_utf8_valid(s, n)) return json_stringn(s, n);
+    oz_buf b = {0};
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        i += oz_utf8_next(s + i, n - i, &cp, NULL);
+        oz_buf_put_utf8(&b, cp);
+    }
+    json_t *v = json_stringn(b.data, b.len);
+    oz_buf_deinit(&b);
+    return v;
 }
 
 /* ---- rendering for messages ---- */

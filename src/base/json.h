@@ -15,6 +15,8 @@ oz_status oz_json_int(int64_t *out, const json_t *obj, const char *path, const c
 oz_status oz_json_float(double *out, const json_t *obj, const char *path, const char *key, double min, double max, oz_err *err);
 oz_status oz_json_bool(int *out, const json_t *obj, const char *path, const char *key, oz_err *err);
 oz_status oz_json_str(const char **out, const json_t *obj, const char *path, const char *key, oz_err *err);
+/* A string value of bytes that may be no UTF-8 (a path, a message): U+FFFD stands for what is ill-formed. */
+json_t *oz_json_text(const char *s);
 /* A short rendering of any value for an error message, at most 80 bytes, in a static per-thread buffer. */
 const char *oz_json_show(const json_t *v);
 

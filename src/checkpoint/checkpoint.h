@@ -24,6 +24,7 @@ typedef struct oz_ckpt oz_ckpt;
 /* path: a folder (config.json + model.safetensors or model.safetensors.index.json + shards) or a .gguf file. */
 oz_status oz_ckpt_open(oz_ckpt **out, const char *path, oz_err *err);
 void oz_ckpt_close(oz_ckpt **c);
+bool oz_ckpt_reads(const oz_ckpt *c, const char *path); /* path is one of its files of weights */
 const char *oz_ckpt_path(const oz_ckpt *c);
 bool oz_ckpt_is_gguf(const oz_ckpt *c);
 const json_t *oz_ckpt_config(const oz_ckpt *c); /* config.json; made from the metadata for a GGUF */

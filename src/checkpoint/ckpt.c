@@ -6,7 +6,6 @@
 #include "base/json.h"
 #include "checkpoint/internal.h"
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,11 +14,10 @@ static const char SINGLE[] = "model.safetensors", INDEX[] = "model.safetensors.i
 bool oz_is_gguf(const char *path) {
     if (oz_path_is_dir(path)) return false;
     if (oz_str_ends(path, ".gguf")) return true;
-    char magic[4] = {0};
-    FILE *f = fopen(path, "rb");
-    if (!f) return false;
-    bool hit = fread(magic, 1, sizeof magic, f) == sizeof magic && memcmp(magic, "GGUF", 4) == 0;
-    fclose(f);
+    oz_mmap m;
+    if (oz_mmap_open(&m, path, NULL) != OZ_OK) return false; /* the caller opens it again and says why */
+    const bool hit = m.n_bytes >= 4 && memcmp(m.data, "GGUF", 4) == 0;
+    oz_mmap_close(&m);
     return hit;
 }
 
@@ -190,6 +188,12 @@ void oz_ckpt_close(oz_ckpt **pc) {
     oz_free(c->path);
     oz_free(c);
     *pc = NULL;
+}
+
+bool oz_ckpt_reads(const oz_ckpt *c, const char *path) {
+    for (size_t i = 0; i < c->n_maps; i++)
+        if (oz_path_same(c->maps[i].path, path)) return true;
+    return false;
 }
 
 const char *oz_ckpt_path(const oz_ckpt *c) { return c->path; }

@@ -54,7 +54,7 @@ static oz_status folder_read(oz_text_files *out, const char *dir, oz_err *err) {
     oz_status st = OZ_OK;
     if (oz_path_exists(path)) {
         oz_buf text = {0};
-        st = oz_file_read(&text, path, OZ_JSON_LIMIT, err);
+        st = oz_file_read_regular(&text, path, OZ_JSON_LIMIT, err);
         if (st == OZ_OK) out->chat_template = oz_strndup(text.data ? text.data : "", text.len);
         oz_buf_deinit(&text);
     } else

@@ -174,11 +174,22 @@ static void show_is_short(void **state) {
     oz_buf_deinit(&b);
 }
 
+static void text_is_always_utf8(void **state) {
+    json_t *good = oz_json_text("caf\xc3\xa9"), *bad = oz_json_text("m\xff/\xc3"), *none = oz_json_text("");
+    assert_string_equal(json_string_value(good), "caf\xc3\xa9");
+    assert_string_equal(json_string_value(bad), "m\xef\xbf\xbd/\xef\xbf\xbd");
+    assert_string_equal(json_string_value(none), "");
+    json_decref(good);
+    json_decref(bad);
+    json_decref(none);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_text_is_refused),     cmocka_unit_test(depth_has_a_limit), cmocka_unit_test(huge_integers_become_reals),
         cmocka_unit_test(any_value_is_a_document), cmocka_unit_test(load_names_the_file), cmocka_unit_test(typed_reads),
         cmocka_unit_test(typed_reads_say_what_is_wrong), cmocka_unit_test(show_is_short),
+        cmocka_unit_test(text_is_always_utf8),
     };
     return cmocka_run_group_tests_name("json", tests, NULL, NULL);
 }
