@@ -1,6 +1,7 @@
 /* Commands: a row each in the table of main.c. */
 #ifndef OZ_CLI_CLI_H
 #define OZ_CLI_CLI_H
+#include "base/json.h"
 #include "base/opt.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/comm.h"

@@ -99,7 +99,8 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_cli_model m;
     oz_status st = oz_cli_model_open(&m, args[0], &(oz_cli_need){.tap_layers = hidden}, err);
     if (st == OZ_OK) {
-        st = write_file(m.model, &ids, err);
+        if (oz_ckpt_reads(m.ckpt, out_path) || oz_path_same(ids_path, out_path)) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: is an input of this command: write to another file", out_path);
+        if (st == OZ_OK) st = write_file(m.model, &ids, err);
         oz_cli_model_close(&m);
     }
     oz_free(ids.data);

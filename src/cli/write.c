@@ -30,10 +30,10 @@ static bool parse_size(size_t *out, const char *s) {
     char *end;
     errno = 0;
     double v = strtod(s, &end);
-    if (end == s || *s == '-' || errno) return false;
+    if (end == s || errno || *s < '0' || *s > '9') return false;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         if (strcmp(end, units[i].unit) != 0) continue;
-        if (!(v * units[i].bytes < 9e18)) return false;
+        if (!(v * units[i].bytes < 9e18) || (v > 0 && v * units[i].bytes < 1)) return false; /* 0 means no limit, half a byte does not */
         *out = (size_t)(v * units[i].bytes);
         return true;
     }
@@ -87,7 +87,7 @@ void oz_cli_write_report(const oz_layout *l, json_t *more) {
         json_array_append_new(files, json_pack("{s:s, s:I}", "name", name, "bytes", (json_int_t)n_bytes));
     }
     if (oz_cli_common.json) {
-        json_t *doc = json_pack("{s:s?, s:b, s:I, s:o}", "output", oz_cli_output.path, "dry_run", oz_cli_output.dry_run, "bytes",
+        json_t *doc = json_pack("{s:o?, s:b, s:I, s:o}", "output", oz_cli_output.path ? oz_json_text(oz_cli_output.path) : NULL, "dry_run", oz_cli_output.dry_run, "bytes",
                                 (json_int_t)oz_layout_bytes(l), "files", files);
         json_object_update_missing(doc, more);
         json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
