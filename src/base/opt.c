@@ -62,6 +62,7 @@ static oz_status set_number(const oz_opt *o, const char *value, oz_err *err) {
     bool bounded = o->min != 0 || o->max != 0;
     bool ok = *value && !*end && strspn(value, " \t\n") == 0 && isfinite(d) && !(whole && errno == ERANGE);
     range_text(range, o);
+    if (whole && ok && bounded && o->max < UNBOUNDED * 1000) ok = i <= (int64_t)o->max; /* 2^53 + 1 is 2^53 as a double */
     OZ_NEED(ok && !(bounded && (d < o->min || d > o->max)), err, OZ_E_USAGE, "--%s: must be %s%s%s, found %s", o->name,
             whole ? "an integer" : "a number", *range ? ", " : "", range, *value ? value : "nothing");
     if (whole) *(int64_t *)o->dest = i;
@@ -75,6 +76,7 @@ static oz_status set_value(const oz_opt *o, const char *value, oz_err *err) {
     case OZ_OPT_INT:
     case OZ_OPT_FLOAT: return set_number(o, value, err);
     case OZ_OPT_STR:
+        OZ_NEED(*value || !o->arg || (strcmp(o->arg, "FILE") != 0 && strcmp(o->arg, "DIR") != 0), err, OZ_E_USAGE, "--%s: its %s is empty", o->name, o->arg);
         OZ_NEED(!o->choices || is_choice(o->choices, value), err, OZ_E_USAGE, "--%s: must be one of %s, found %s", o->name, o->choices,
                 *value ? value : "nothing");
         *(const char **)o->dest = value;
@@ -131,7 +133,10 @@ oz_status oz_opt_parse(const oz_opt_cmd *cmd, int argc, char **argv, const char 
     }
     bool only_args = false;
     for (int i = 1; i < argc; i++) {
-        if (only_args || argv[i][0] != '-' || !argv[i][1]) args[(*n_args)++] = argv[i];
+        if (only_args || argv[i][0] != '-' || !argv[i][1]) {
+            OZ_NEED(*argv[i], err, OZ_E_USAGE, "%s: argument %d is empty: ounce %s %s", cmd->name, *n_args + 1, cmd->name, cmd->usage);
+            args[(*n_args)++] = argv[i];
+        }
         else if (strcmp(argv[i], "--") == 0) only_args = true;
         else if (strcmp(argv[i], "-h") == 0 && !find(cmd, NULL, 0, 'h')) return *help = true, OZ_OK;
         else OZ_TRY(parse_one(cmd, argc, argv, &i, err));

@@ -29,12 +29,13 @@ static oz_status batches_parse(int64_t *out, int *n, oz_err *err) {
     for (const char *p = batches; *p;) {
         char *end;
         const long v = strtol(p, &end, 10);
-        OZ_NEED(end != p && v >= 1 && v <= 1 << 16 && (*end == ',' || *end == '\0') && *n < MAX_BATCHES, err, OZ_E_USAGE,
+        OZ_NEED(end != p && v >= 1 && v <= 1 << 16 && ((*end == ',' && end[1]) || *end == '\0') && *n < MAX_BATCHES, err, OZ_E_USAGE,
                 "--batch: expected up to %d numbers from 1, comma separated, found \"%s\"", MAX_BATCHES, batches);
         out[(*n)++] = v;
         p = *end ? end + 1 : end;
     }
     OZ_NEED(*n > 0, err, OZ_E_USAGE, "--batch: empty");
+    OZ_NEED(n_prompt > 0 || n_gen > 0, err, OZ_E_USAGE, "--n-prompt and --n-gen: both 0, nothing to measure");
     return OZ_OK;
 }
 
@@ -50,10 +51,7 @@ static void row_print(const oz_bench_row *r) {
     fflush(stdout);
 }
 
-static oz_status rows_run(json_t *rows, oz_cli_model *m, const oz_ceiling *ceil, oz_err *err) {
-    int64_t batch[MAX_BATCHES];
-    int n_batch;
-    OZ_TRY(batches_parse(batch, &n_batch, err));
+static oz_status rows_run(json_t *rows, oz_cli_model *m, const oz_ceiling *ceil, const int64_t *batch, int n_batch, oz_err *err) {
     for (int i = -1; i < n_batch; i++) {
         const bool pre = i < 0;
         if (pre ? n_prompt == 0 : n_gen == 0) continue;
@@ -76,16 +74,19 @@ static void head_print(const oz_cli_model *m, const char *path, const oz_ceiling
 static oz_status run(const char **args, int n_args, oz_err *err) {
     (void)n_args;
     oz_cli_model m;
+    int64_t batch[MAX_BATCHES];
+    int n_batch;
+    OZ_TRY(batches_parse(batch, &n_batch, err));
     OZ_TRY(oz_cli_model_open(&m, args[0], &(oz_cli_need){0}, err));
     const size_t loaded = oz_rss_peak_bytes(); /* before the ceilings are measured in a buffer of their own */
     oz_ceiling ceil;
     oz_dev_ceiling(m.dev, &ceil);
     if (!oz_cli_common.json) head_print(&m, args[0], &ceil);
     json_t *rows = json_array();
-    const oz_status st = rows_run(rows, &m, &ceil, err);
+    const oz_status st = rows_run(rows, &m, &ceil, batch, n_batch, err);
     const size_t running = oz_rss_bytes(), peak = running > loaded ? running : loaded;
     if (st == OZ_OK && oz_cli_common.json)
-        oz_cli_json_print(json_pack("{s:s s:s s:I s:I s:I s:{s:f s:f s:f} s:O}", "model", args[0], "device", oz_dev_describe(m.dev), "weight_bytes", (json_int_t)oz_model_get(m.model)->weight_bytes,
+        oz_cli_json_print(json_pack("{s:o s:s s:I s:I s:I s:{s:f s:f s:f} s:O}", "model", oz_json_text(args[0]), "device", oz_dev_describe(m.dev), "weight_bytes", (json_int_t)oz_model_get(m.model)->weight_bytes,
                                     "peak_rss_bytes", (json_int_t)peak, "stream_bytes", (json_int_t)oz_model_get(m.model)->stream_bytes, "ceiling", "read_bytes_s", ceil.read_bytes_s,
                                     "f32_flop_s", ceil.f32_flop_s, "i8_op_s", ceil.i8_op_s, "rows", rows));
     json_decref(rows);

@@ -44,7 +44,7 @@ static json_t *tensors_json(const oz_ckpt *c) {
         const oz_tensor *t = oz_ckpt_at(c, i);
         json_t *shape = json_array();
         for (int d = 0; d < t->n_dims; d++) json_array_append_new(shape, json_integer(t->dims[d]));
-        json_array_append_new(list, json_pack("{s:s s:s s:o s:I s:s}", "name", t->name, "dtype", oz_dtype_get(t->dtype)->name, "shape", shape, "bytes", (json_int_t)t->n_bytes, "file", t->file_name));
+        json_array_append_new(list, json_pack("{s:o s:s s:o s:I s:o}", "name", oz_json_text(t->name), "dtype", oz_dtype_get(t->dtype)->name, "shape", shape, "bytes", (json_int_t)t->n_bytes, "file", oz_json_text(t->file_name)));
     }
     return list;
 }
@@ -144,7 +144,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_status st = schemes_open(&s, c, err);
     if (st == OZ_OK) st = modules_json(modules, c, &s, err);
     if (st == OZ_OK) {
-        doc = json_pack("{s:s s:s s:I s:I s:O}", "model", args[0], "model_type", str_of(oz_ckpt_config(c), "model_type"), "n_tensors", (json_int_t)oz_ckpt_count(c), "bytes",
+        doc = json_pack("{s:o s:s s:I s:I s:O}", "model", oz_json_text(args[0]), "model_type", str_of(oz_ckpt_config(c), "model_type"), "n_tensors", (json_int_t)oz_ckpt_count(c), "bytes",
                         (json_int_t)oz_ckpt_bytes(c), "modules", modules);
         if (tensors) json_object_set_new(doc, "tensors", tensors_json(c));
     }

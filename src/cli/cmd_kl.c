@@ -34,7 +34,7 @@ static json_t *to_json(const oz_kl *k, const char *model) {
                        {"top1_agreement", k->top1_agreement}, {"top1_se", k->top1_se}, {"ppl", k->ppl}, {"ppl_se", k->ppl_se}, {"ppl_ref", k->ppl_ref}, {"ppl_ref_se", k->ppl_ref_se},
                        {"ln_ppl_ratio", k->ln_ratio}, {"ln_ppl_ratio_se", k->ln_ratio_se}, {"ppl_ratio", k->ratio}, {"ppl_ratio_se", k->ratio_se}, {"ppl_diff", k->diff},
                        {"ppl_diff_se", k->diff_se}, {"ln_ppl_correlation", k->correlation}, {"mean_dp", k->mean_dp}, {"mean_dp_se", k->mean_dp_se}, {"rms_dp", k->rms_dp}, {"rms_dp_se", k->rms_dp_se}};
-    json_t *o = json_pack("{s:s s:I s:I}", "model", model, "positions", (json_int_t)k->positions, "windows", (json_int_t)k->windows);
+    json_t *o = json_pack("{s:o s:I s:I}", "model", oz_json_text(model), "positions", (json_int_t)k->positions, "windows", (json_int_t)k->windows);
     for (size_t i = 0; i < sizeof f / sizeof *f; i++) json_object_set_new(o, f[i].key, json_real(f[i].v));
     json_object_set_new(o, "kl", quantiles_json(&k->kl));
     json_object_set_new(o, "dp", quantiles_json(&k->dp));
@@ -90,6 +90,10 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     int n = 0;
     while (st == OZ_OK && n < n_args)
         if ((st = oz_cli_model_open(&open[n], args[n], &(oz_cli_need){.dev = dev, .tok = n == 0}, err)) == OZ_OK) n++;
+    for (int i = 1; st == OZ_OK && i < n; i++) {
+        const long long v = oz_model_get(open[i].model)->vocab_size, ref = oz_model_get(open[0].model)->vocab_size;
+        if (v != ref) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: a vocabulary of %lld, expected %lld as %s has", args[i], v, ref, args[0]);
+    }
     if (st == OZ_OK) st = measure(args, open, n, err);
     while (n > 0) oz_cli_model_close(&open[--n]);
     oz_free(open);

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "base/str.h"
 #include "cli/cli.h"
 #include "engine/engine.h"
 
@@ -92,10 +93,10 @@ static void on_token(void *arg, int64_t id, int32_t token, oz_finish finish) {
     text_flush(o, finish != OZ_FINISH_NONE);
 }
 
-static void stop_add(oz_request *r, int32_t *ids, int32_t id) {
+static void stop_add(oz_request *r, int32_t *ids, int64_t id) {
     for (int i = 0; i < r->n_stop_ids; i++)
         if (ids[i] == id) return;
-    if (id >= 0 && r->n_stop_ids < OZ_MAX_STOP_IDS) ids[r->n_stop_ids++] = id;
+    if (id >= 0 && id <= INT32_MAX && r->n_stop_ids < OZ_MAX_STOP_IDS) ids[r->n_stop_ids++] = (int32_t)id;
 }
 
 /* End-of-text ids: those of config.json, of generation_config.json, and the tokenizer's eos token. */
@@ -105,9 +106,9 @@ static void stop_ids(oz_request *r, int32_t *ids, const oz_cli_model *m) {
     const oz_model_info *f = oz_model_get(m->model);
     for (int i = 0; i < f->n_eos; i++) stop_add(r, ids, f->eos_ids[i]);
     const json_t *g = json_object_get(m->text.generation_config, "eos_token_id");
-    if (json_is_integer(g)) stop_add(r, ids, (int32_t)json_integer_value(g));
+    if (json_is_integer(g)) stop_add(r, ids, json_integer_value(g));
     for (size_t i = 0; i < json_array_size(g); i++)
-        if (json_is_integer(json_array_get(g, i))) stop_add(r, ids, (int32_t)json_integer_value(json_array_get(g, i)));
+        if (json_is_integer(json_array_get(g, i))) stop_add(r, ids, json_integer_value(json_array_get(g, i)));
     if (m->tok) stop_add(r, ids, oz_tok_eos(m->tok));
 }
 
@@ -240,6 +241,11 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     OZ_NEED((ids_path != NULL) + (prompt != NULL || chat) == 1, err, OZ_E_USAGE, "exactly one of -p TEXT, --chat and --ids FILE is needed");
     OZ_NEED(oz_comm_size(oz_cli_comm) == 1 || (chat ? prompt != NULL : !ids_path || strcmp(ids_path, "-") != 0), err, OZ_E_USAGE, "ranks cannot share stdin: use -p TEXT or --ids FILE");
     OZ_NEED(!ids_path || stops.n == 0, err, OZ_E_USAGE, "--stop needs text: it does not go with --ids");
+    for (size_t i = 0; i < stops.n; i++) {
+        const size_t n = strlen(stops.items[i]);
+        OZ_NEED(n > 0, err, OZ_E_USAGE, "--stop: the text is empty");
+        OZ_NEED(oz_utf8_valid(stops.items[i], n), err, OZ_E_USAGE, "--stop: must be UTF-8: half a character would be left before it");
+    }
     oz_ids ids = {0};
     if (ids_path) OZ_TRY(oz_cli_ids_read(&ids, ids_path, err));
     oz_cli_model m;

@@ -16,7 +16,7 @@ oz_status oz_cli_tok_from(oz_tok **out, const char *path, oz_err *err) {
 }
 
 static void print(json_t *answer, const oz_err *why) {
-    if (!answer) answer = json_pack("{s:s}", "error", why->msg);
+    if (!answer) answer = json_pack("{s:o}", "error", oz_json_text(why->msg));
     json_dumpf(answer, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
     putchar('\n');
     json_decref(answer);

@@ -47,17 +47,19 @@ void oz_cli_model_close(oz_cli_model *m) {
     *m = (oz_cli_model){0};
 }
 
+static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; } /* a NUL is none */
+
 oz_status oz_cli_ids_read(oz_ids *out, const char *path, oz_err *err) {
     const char *name = strcmp(path, "-") == 0 ? "stdin" : path;
     oz_buf b = {0};
     oz_status st = oz_file_read(&b, path, MAX_TEXT_BYTES, err);
     *out = (oz_ids){0};
     for (char *p = b.data, *end = p ? p + b.len : p; st == OZ_OK && p < end;) {
-        if (strchr(" \t\r\n", *p)) { p++; continue; }
+        if (is_space(*p)) { p++; continue; }
         char *next;
         errno = 0;
         const long id = strtol(p, &next, 10);
-        if (next == p || (next < end && !strchr(" \t\r\n", *next)) || errno || id < 0 || id > INT32_MAX) {
+        if (next == p || (next < end && !is_space(*next)) || errno || id < 0 || id > INT32_MAX) {
             const size_t n = strcspn(p, " \t\r\n");
             st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: byte %td: expected a token id, found \"%.*s\"", name, p - b.data, n < 20 ? (int)n : 20, p);
             break;

@@ -19,3 +19,58 @@ for c in $($OUNCE --help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
 done
 $OUNCE man >"$T/man"
 same 'the manual page has every command' "$($OUNCE --help | grep -c '^  [a-z]')" "$(grep -c '^\.SH "OUNCE ' "$T/man")"
+
+# What is there stays there: --force takes neither the input, nor what no command of ours made; logits does not write over what it reads.
+cp -r tests/golden/models/llama "$T/m" && rm -rf "$T/m/golden" && mkdir "$T/other" "$T/empty" && echo keep >"$T/other/diary" && echo '1 2 3' >"$T/ids" && ln -s m "$T/link"
+before=$(cat "$T/m/"* | sha256sum)
+for c in "convert $T/m --to f32" "quantize $T/m --scheme W8A8" "synth $T/m/config.json" "synth $T/m"; do
+    n=${c%% *}
+    fails "$n: onto its input" 1 "$T/m: --force would delete the model that is read" $OUNCE $c -o "$T/m" --force
+    fails "$n: around its input" 1 "$T: expected a folder with a checkpoint" $OUNCE $c -o "$T" --force
+    fails "$n: onto a link to its input" 1 "$T/link: --force would delete" $OUNCE $c -o "$T/link" --force
+    fails "$n: onto a file" 1 "$T/ids: expected a folder with a checkpoint" $OUNCE $c -o "$T/ids" --force
+    fails "$n: onto other files" 1 "$T/other: expected a folder with a checkpoint" $OUNCE $c -o "$T/other" --force
+    ok "$n: onto an empty folder" $OUNCE $c -o "$T/empty" --force -q >"$T/report"
+    ok "$n: onto a checkpoint" $OUNCE $c -o "$T/empty" --force -q >"$T/report"
+done
+cp tests/golden/gguf/llama.gguf "$T/g.gguf"
+fails 'convert: onto its GGUF' 1 'expected a folder with a checkpoint' $OUNCE convert "$T/g.gguf" -o "$T/g.gguf" --to f32 --force
+fails 'logits: onto the weights' 1 'is an input of this command' $OUNCE logits "$T/m" --ids "$T/ids" -o "$T/m/model.safetensors"
+fails 'logits: onto the ids' 1 'is an input of this command' $OUNCE logits "$T/m" --ids "$T/ids" -o "$T/ids"
+same 'the input is as it was' "$before" "$(cat "$T/m/"* | sha256sum)"
+same 'and the others' 'keep 1 2 3' "$(cat "$T/other/diary" "$T/ids" | tr '\n' ' ' | sed 's/ $//')"
+cmp -s "$T/g.gguf" tests/golden/gguf/llama.gguf || echo 'not ok the GGUF is as it was'
+
+# A pipe or a device in a checkpoint is refused, not waited for nor read for ever.
+for f in config.json model.safetensors model.safetensors.index.json tokenizer.json tokenizer_config.json chat_template.jinja README; do
+    for kind in pipe device; do
+        rm -rf "$T/odd" && cp -r "$T/m" "$T/odd" && rm -f "$T/odd/$f"
+        if [ $kind = pipe ]; then mkfifo "$T/odd/$f"; else ln -s /dev/zero "$T/odd/$f"; fi
+        fails "$f is a $kind" 1 "$T/odd/$f: expected a regular file, found a $kind" timeout 20 $OUNCE quantize "$T/odd" -o "$T/none" --scheme W8A8
+    done
+done
+mkfifo "$T/fifo"
+fails 'MODEL is a pipe' 1 "$T/fifo: expected a folder with a checkpoint or a GGUF file" timeout 20 $OUNCE inspect "$T/fifo"
+ok 'nothing was written' test ! -e "$T/none"
+
+# A name that is no UTF-8 reaches JSON with U+FFFD for what is ill-formed.
+odd=$(printf '%s/m\377' "$T") && cp -r "$T/m" "$odd"
+for c in 'inspect --tensors' 'convert --to f32 --dry-run' 'bench -p 1 -n 1 -r 1'; do
+    $OUNCE ${c%% *} "$odd" ${c#* } -o "$odd.out" --json -q >"$T/json" 2>"$T/err" || $OUNCE ${c%% *} "$odd" ${c#* } --json -q >"$T/json" 2>"$T/err"
+    ok "${c%% *}: JSON of a name without UTF-8" jq -e 'has("model") or has("output")' "$T/json" >"$T/out"
+done
+same 'inspect: the name' "$T/m$(printf '\357\277\275')" "$($OUNCE inspect "$odd" --json -q | jq -r .model)"
+
+# Values that were read as something else.
+fails 'half a byte is not no limit' 2 '--max-shard-size' $OUNCE convert "$T/m" -o "$T/none" --to f32 --max-shard-size 0.5
+fails 'a size behind a blank' 2 '--max-shard-size' $OUNCE convert "$T/m" -o "$T/none" --to f32 --max-shard-size ' -5'
+fails 'a seed beyond 2^53' 2 '--seed: must be an integer' $OUNCE run "$T/m" --ids "$T/ids" --seed 9007199254740993
+fails 'an empty file name' 2 '--ids: its FILE is empty' $OUNCE logits "$T/m" --ids '' -o "$T/none"
+fails 'an empty folder name' 2 '--output: its DIR is empty' $OUNCE convert "$T/m" -o '' --to f32
+fails 'an empty model' 2 'run: argument 1 is empty' $OUNCE run '' -p x
+fails 'an empty stop' 2 '--stop: the text is empty' $OUNCE run "$T/m" -p x --stop ''
+fails 'half a character as a stop' 2 '--stop: must be UTF-8' $OUNCE run "$T/m" -p x --stop "$(printf '\303')"
+fails 'nothing to measure' 2 'nothing to measure' $OUNCE bench "$T/m" -p 0 -n 0
+fails 'a batch after nothing' 2 '--batch: expected' $OUNCE bench "$T/m" -b 1,
+printf '1\0002 3' >"$T/nul"
+fails 'a NUL among ids' 1 'byte 0: expected a token id' $OUNCE logits "$T/m" --ids "$T/nul" -o "$T/none"

@@ -74,10 +74,10 @@ static void defaults_stay(void **state) {
 }
 
 static void spellings(void **state) {
-    assert_int_equal(PARSE("-f", "-n", "3", "--output=", "--at-least=9000000000000000000", "--temperature", "-1", "--", "--num"), OZ_OK);
+    assert_int_equal(PARSE("-f", "-n", "3", "--output=-", "--at-least=9000000000000000000", "--temperature", "-1", "--", "--num"), OZ_OK);
     assert_true(v.force);
     assert_int_equal(v.n, 3);
-    assert_string_equal(v.out, "");
+    assert_string_equal(v.out, "-");
     assert_true(v.at_least == 9000000000000000000);
     assert_true(v.t == -1);
     assert_int_equal(n_args, 1);
@@ -124,6 +124,8 @@ static void mistakes_are_named(void **state) {
     assert_usage(PARSE("m", "-x"), "-x: no such option of test");
     assert_int_equal(PARSE("m", "-n5"), OZ_OK);
     assert_usage(PARSE("m", "-f5"), "-f5: no such option of test");
+    assert_usage(PARSE("m", "--output="), "--output: its DIR is empty");
+    assert_usage(PARSE("m", ""), "test: argument 2 is empty: ounce test MODEL [MODEL] -o DIR");
     assert_usage(PARSE("m", "--force=yes"), "--force: takes no value, found yes");
     assert_usage(PARSE("m", "--num"), "--num: its N is missing");
     assert_usage(PARSE("m", "-o", "--force"), "--output: its DIR is missing before --force (write --output=--force if that is the DIR)");
