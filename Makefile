@@ -44,7 +44,7 @@ $(B)/libounce.a: $(LIB_OBJ)
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(ISA) -c -o $@ $<
+	$(if $(V),,@echo "  CC $<";) $(CC) $(ALL_CFLAGS) $(ISA) -c -o $@ $<
 
 # Unit tests: one program a file in tests/unit, linked with the library and cmocka.
 UNIT_SRC := $(sort $(wildcard tests/unit/*.c))

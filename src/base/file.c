@@ -311,11 +311,10 @@ void oz_outdir_close(oz_outdir **d) {
 
 /* ---- signals ---- */
 
-static volatile sig_atomic_t n_signals, last_signal;
+static volatile sig_atomic_t n_signals;
 
 /* The third signal ends the process as if we had not asked: whoever presses the key again and again wants out. */
 static void on_signal(int sig) {
-    last_signal = sig;
     if (++n_signals >= 2) signal(sig, SIG_DFL);
 }
 
@@ -326,5 +325,3 @@ void oz_interrupt_init(void) {
 }
 
 bool oz_interrupted(void) { return n_signals > 0; }
-
-int oz_interrupt_signal(void) { return last_signal; }

@@ -35,6 +35,5 @@ void oz_outdir_close(oz_outdir **d);
 /* SIGINT and SIGTERM set a flag; long work polls it and returns OZ_E_INTERRUPTED. */
 void oz_interrupt_init(void);
 bool oz_interrupted(void);
-int oz_interrupt_signal(void); /* the last one that came; 0: none */
 
 #endif

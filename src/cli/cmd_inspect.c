@@ -49,20 +49,13 @@ static json_t *tensors_json(const oz_ckpt *c) {
     return list;
 }
 
-/* Stored bytes of a module under its scheme. */
-static oz_status module_bytes(size_t *out, const oz_ckpt *c, const oz_module *m, const oz_scheme *s, oz_err *err) {
-    oz_weight w;
-    OZ_TRY(oz_scheme_bind(&w, c, m, s, err));
-    *out = oz_weight_bytes(&w);
-    return OZ_OK;
-}
-
 static oz_status modules_json(json_t *list, const oz_ckpt *c, const scheme_list *s, oz_err *err) {
     for (size_t i = 0; i < s->n; i++) {
-        size_t bytes;
-        OZ_TRY(module_bytes(&bytes, c, &s->mods[i], &s->schemes[i], err));
-        json_array_append_new(list, json_pack("{s:s s:s s:s s:I s:I s:I}", "name", s->mods[i].name, "role", oz_role_name((oz_role)s->role[i]), "scheme", s->schemes[i].name, "rows",
-                                              (json_int_t)s->mods[i].rows, "cols", (json_int_t)s->mods[i].cols, "bytes", (json_int_t)bytes));
+        oz_weight w;
+        OZ_TRY(oz_scheme_bind(&w, c, &s->mods[i], &s->schemes[i], err));
+        json_array_append_new(list, json_pack("{s:s s:s s:s s:s s:I s:I s:I}", "name", s->mods[i].name, "role", oz_role_name((oz_role)s->role[i]), "scheme", s->schemes[i].name, "codec",
+                                              oz_codec_get(w.codec)->name, "rows",
+                                              (json_int_t)s->mods[i].rows, "cols", (json_int_t)s->mods[i].cols, "bytes", (json_int_t)oz_weight_bytes(&w)));
     }
     return OZ_OK;
 }
@@ -79,22 +72,21 @@ static json_t *kernels_json(const oz_model *m) {
 static const char *str_of(const json_t *o, const char *key) { return json_string_value(json_object_get(o, key)); }
 static long long int_of(const json_t *o, const char *key) { return json_integer_value(json_object_get(o, key)); }
 
-/* A line for each role: how many modules, under which schemes, bytes. */
+/* A line for each role: how many modules, under which schemes and codecs, bytes. */
 static void roles_print(const json_t *modules) {
-    printf("%-10s %8s %14s  scheme\n", "role", "modules", "bytes");
+    printf("%-13s %8s %14s  %-14s %s\n", "role", "modules", "bytes", "scheme", "stored as");
     for (int r = 0; r < OZ_ROLE_COUNT; r++) {
         size_t i;
         long long n = 0, bytes = 0;
         const json_t *m;
-        const char *scheme = NULL;
-        bool mixed = false;
+        const char *scheme = NULL, *codec = NULL;
         json_array_foreach(modules, i, m) {
             if (strcmp(str_of(m, "role"), oz_role_name((oz_role)r)) != 0) continue;
             n++, bytes += int_of(m, "bytes");
-            mixed |= scheme && strcmp(scheme, str_of(m, "scheme")) != 0;
-            scheme = str_of(m, "scheme");
+            scheme = scheme && strcmp(scheme, str_of(m, "scheme")) != 0 ? "mixed" : str_of(m, "scheme");
+            codec = codec && strcmp(codec, str_of(m, "codec")) != 0 ? "mixed" : str_of(m, "codec");
         }
-        if (n) printf("%-10s %8lld %14lld  %s\n", oz_role_name((oz_role)r), n, bytes, mixed ? "mixed" : scheme);
+        if (n) printf("%-13s %8lld %14lld  %-14s %s\n", oz_role_name((oz_role)r), n, bytes, scheme, codec);
     }
 }
 

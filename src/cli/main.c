@@ -1,5 +1,5 @@
 /* ounce COMMAND ...: finds the command in the table, parses its options, runs it, and says what went wrong.
- * Exit status: 0 done, 1 it failed and said why on stderr, 2 usage; what a signal interrupted ends by that signal. */
+ * Exit status: 0 done, 1 it failed and said why on stderr, 2 usage. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -62,7 +62,7 @@ static void man(FILE *out) {
           ".SH NAME\nounce \\- make, run and measure quantized language models\n"
           ".SH SYNOPSIS\n.B ounce\n.I command\n[options]\n"
           ".SH DESCRIPTION\nMODEL is a folder with a Hugging Face checkpoint, or a .gguf file.\n"
-          ".SH \"EXIT STATUS\"\n0: done. 1: it failed and said why on standard error. 2: the command line is wrong. A command that SIGINT or SIGTERM interrupts removes what it had begun to write and ends by that signal (130, 143 in a shell).\n",
+          ".SH \"EXIT STATUS\"\n0: done. 1: it failed and said why on standard error. 2: the command line is wrong.\n",
           out);
     for (const oz_cmd *const *c = COMMANDS; *c; c++) oz_opt_man((*c)->describe(), out);
 }
@@ -131,10 +131,6 @@ int main(int argc, char **argv) {
     if ((fclose(stdout) != 0 || bad) && status == EXIT_DONE) {
         oz_log_error("stdout: %s", errno ? strerror(errno) : "a write failed");
         status = EXIT_FAILED;
-    }
-    if (status == EXIT_FAILED && oz_interrupt_signal()) { /* all is cleaned up: end as the signal would have, so that a shell's loop ends too */
-        signal(oz_interrupt_signal(), SIG_DFL);
-        raise(oz_interrupt_signal());
     }
     return status;
 }

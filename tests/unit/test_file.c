@@ -240,10 +240,8 @@ static void outdir_force_replaces_at_commit(void **state) {
 static void signals_set_a_flag(void **state) {
     oz_interrupt_init();
     assert_false(oz_interrupted());
-    assert_int_equal(oz_interrupt_signal(), 0);
     raise(SIGINT);
     assert_true(oz_interrupted());
-    assert_int_equal(oz_interrupt_signal(), SIGINT);
 }
 
 int main(void) {
