@@ -28,9 +28,10 @@ typedef enum oz_op {
     OZ_OP_ROUTE, OZ_OP_SORT, OZ_OP_SPREAD, OZ_OP_GROUPED, OZ_OP_COMBINE, OZ_OP_ALL_REDUCE, OZ_OP_COUNT
 } oz_op;
 
-/* Buffers of a call, [max_tok, width], typed; where the model has experts, those that hold (token, slot) pairs have top_k times the rows. X16 holds rows rounded to the model's 16-bit type. */
+/* Buffers of a call, [max_tok, width], typed; where the model has experts, those that hold (token, slot) pairs have top_k times the rows. X16 and FFN16 hold rows
+ * rounded to the model's 16-bit type: two, so that a fused feed-forward does not write what it reads. */
 typedef enum oz_bufid {
-    OZ_BUF_RESIDUAL, OZ_BUF_X, OZ_BUF_Q8, OZ_BUF_F8, OZ_BUF_X16, OZ_BUF_QKV, OZ_BUF_ATTN, OZ_BUF_OUT, OZ_BUF_GATE_UP, OZ_BUF_FFN,
+    OZ_BUF_RESIDUAL, OZ_BUF_X, OZ_BUF_Q8, OZ_BUF_F8, OZ_BUF_X16, OZ_BUF_FFN16, OZ_BUF_QKV, OZ_BUF_ATTN, OZ_BUF_OUT, OZ_BUF_GATE_UP, OZ_BUF_FFN,
     OZ_BUF_ROUTER, OZ_BUF_PAIRS, OZ_BUF_ROWS, OZ_BUF_LOGITS, OZ_BUF_COUNT
 } oz_bufid;
 
@@ -64,5 +65,16 @@ struct oz_program {
     float norm_eps, attn_scale;
     int64_t layer_end, max_tok, head_rows; /* layer_end: of those that were planned; head_rows: rows of logits a chunk */
 };
+
+/* Running one step, and whether the device has what it takes. Taps, all-reduces and quantizing by whole rows are the caller's business. */
+typedef struct oz_step_call {
+    oz_dev *dev;
+    const oz_program *p;
+    const oz_kv *kv;                      /* [n_layers]; NULL for the head */
+    int64_t n_tok;                        /* rows of the batch */
+    int64_t row0, n_rows;                 /* of the batch's list of rows, for the head */
+} oz_step_call;
+bool oz_step_can(const oz_dev *dev, const oz_step *s);
+void oz_step_run(const oz_step_call *x, const oz_step *s);
 
 #endif

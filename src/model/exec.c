@@ -1,155 +1,53 @@
-/* The plain executor: the forward pass, once. It walks the plan and calls the device's operations; it allocates nothing. */
-#include <stddef.h>
-#include <string.h>
+/* The plain executor: the forward pass, once. It walks the plan and has the device run each step, but for what needs the host: taps, and what ranks
+ * do together. It allocates nothing. */
 #include "model/internal.h"
 
-static float *col(const oz_step_buf *b, int64_t c) { return (float *)b->data + c; }
-
-static void run_embed(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_step_buf *b = &p->bufs[s->dst];
-    oz_dev_ops(x->dev)->embed(x->dev, col(b, 0), b->width, p->linears[s->part0].packed);
-}
-
-static void run_rope_table(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    oz_dev_ops(x->dev)->rope_table(x->dev, p->rope_cos, p->rope_sin, p->inv_freq, s->n / 2, 1.0f);
-}
-
-static int64_t step_rows(const oz_exec *x, const oz_step *s) { return s->src == OZ_BUF_ROWS || s->op == OZ_OP_GATHER ? x->n_rows : x->call->n_tok * s->tok_rows; }
-
-static void run_norm(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
-    oz_dev_ops(x->dev)->norm(x->dev, col(d, s->dst_col), d->width, col(b, s->src_col), b->width, s->vec, step_rows(x, s), s->n_heads, s->n, p->norm_eps);
-}
-
-static oz_rows rows_of(const oz_step_buf *b) { return (oz_rows){b->form, b->data, b->width, b->scales}; }
-
-static void run_quantize(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_step_buf *b = &p->bufs[s->src];
-    oz_rows y = rows_of(&p->bufs[s->dst]);
-    if (s->whole_row) {
-        const oz_ops *ops = oz_dev_ops(x->dev);
-        ops->row_amax(x->dev, p->row_amax, col(b, s->src_col), b->width, step_rows(x, s), s->n);
-        oz_comm_max(x->comm, p->row_amax, step_rows(x, s));
-        ops->quantize_by(x->dev, &y, p->row_amax, col(b, s->src_col), b->width, step_rows(x, s), s->n);
-        return;
-    }
-    oz_dev_ops(x->dev)->quantize(x->dev, &y, col(b, s->src_col), b->width, step_rows(x, s), s->n);
-}
-
-static void run_linear(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_packed *parts[OZ_MAX_PARTS_LINEAR];
-    const float *bias[OZ_MAX_PARTS_LINEAR];
-    for (int i = 0; i < s->n_parts; i++) {
-        parts[i] = p->linears[s->part0 + i].packed;
-        bias[i] = p->linears[s->part0 + i].bias;
-    }
-    const oz_step_buf *d = &p->bufs[s->dst];
-    const int64_t n = s->dst == OZ_BUF_LOGITS ? x->n_rows : x->call->n_tok;
-    oz_dev_ops(x->dev)->linear(x->dev, &(oz_linear_args){parts, bias, s->n_parts, rows_of(&p->bufs[s->src]), col(d, s->dst_col), d->width, n});
-}
-
-static void run_rope(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_step_buf *b = &p->bufs[s->src];
-    oz_dev_ops(x->dev)->rope(x->dev, col(b, s->src_col), b->width, s->n_heads, s->n, p->rope_cos, p->rope_sin, s->n / 2, x->call->n_tok);
-}
-
-static void run_kv_write(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_step_buf *b = &p->bufs[s->src];
-    oz_dev_ops(x->dev)->kv_write(x->dev, &x->kv[s->layer], col(b, s->src_col), col(b, s->src_col + s->n), b->width);
-}
-
-static void run_attention(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
-    oz_dev_ops(x->dev)->attention(x->dev, &(oz_attn_args){col(b, s->src_col), b->width, col(d, s->dst_col), d->width, &x->kv[s->layer], s->n_heads, p->attn_scale, s->window});
-}
-
-static void run_silu_mul(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
-    oz_dev_ops(x->dev)->silu_mul(x->dev, col(d, s->dst_col), d->width, col(b, 0), col(b, s->n), b->width, step_rows(x, s), s->n);
-}
-
-static void run_add(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
-    oz_dev_ops(x->dev)->add(x->dev, col(d, s->dst_col), d->width, col(b, s->src_col), b->width, x->call->n_tok, s->n);
-}
+static float *col(const oz_exec *x, oz_bufid b, int64_t c) { return (float *)x->step.p->bufs[b].data + c; }
 
 static void run_tap(const oz_exec *x, const oz_step *s) {
     const oz_call *c = x->call;
+    if (!c->tap) return;
     const char *modules[OZ_MAX_PARTS_LINEAR];
-    for (int i = 0; i < s->n_parts; i++) modules[i] = x->p->linears[s->part0 + i].module;
-    if (c->tap) c->tap(c->tap_arg, &(oz_tap){s->tap, s->layer, modules, s->n_parts, x->p->bufs[s->src].data, c->n_tok, s->n});
+    for (int i = 0; i < s->n_parts; i++) modules[i] = x->step.p->linears[s->part0 + i].module;
+    oz_dev_ops(x->step.dev)->download(x->step.dev, x->tap_rows, col(x, s->src, 0), (size_t)(c->n_tok * s->n) * sizeof(float));
+    c->tap(c->tap_arg, &(oz_tap){s->tap, s->layer, modules, s->n_parts, x->tap_rows, c->n_tok, s->n});
 }
 
-static void run_gather(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
-    oz_dev_ops(x->dev)->gather(x->dev, col(d, 0), d->width, col(b, 0), b->width, x->row0, x->n_rows, s->n);
-}
+static void run_all_reduce(const oz_exec *x, const oz_step *s) { oz_comm_sum(x->comm, col(x, s->dst, 0), x->call->n_tok * x->step.p->bufs[s->dst].width); }
 
-static void run_route(const oz_exec *x, const oz_step *s) {
-    const oz_step_buf *b = &x->p->bufs[s->src];
-    oz_dev_ops(x->dev)->route(x->dev, &x->p->route, col(b, 0), b->width, x->call->n_tok);
-}
-
-static void run_sort(const oz_exec *x, const oz_step *s) { oz_dev_ops(x->dev)->sort(x->dev, &x->p->route, x->call->n_tok); }
-
-static void run_spread(const oz_exec *x, const oz_step *s) {
-    const oz_step_buf *d = &x->p->bufs[s->dst], *b = &x->p->bufs[s->src];
-    oz_dev_ops(x->dev)->spread(x->dev, &x->p->route, col(d, 0), d->width, col(b, 0), b->width, x->call->n_tok, s->n);
-}
-
-static void run_grouped(const oz_exec *x, const oz_step *s) {
-    const oz_program *p = x->p;
+/* By the largest value of a row of which each rank holds a part. */
+static void run_quantize_whole(const oz_exec *x, const oz_step *s) {
+    const oz_program *p = x->step.p;
     const oz_step_buf *d = &p->bufs[s->dst];
-    oz_dev_ops(x->dev)->grouped_linear(x->dev, &(oz_grouped_args){p->packed + s->part0, &p->route, rows_of(&p->bufs[s->src]), col(d, s->dst_col), d->width, x->call->n_tok});
+    const oz_ops *ops = oz_dev_ops(x->step.dev);
+    const oz_rows y = {d->form, d->data, d->width, d->scales};
+    const float *in = col(x, s->src, s->src_col);
+    const int64_t n = x->call->n_tok * s->tok_rows, ld = p->bufs[s->src].width;
+    ops->row_amax(x->step.dev, p->row_amax, in, ld, n, s->n);
+    oz_comm_max(x->comm, p->row_amax, n);
+    ops->quantize_by(x->step.dev, &y, p->row_amax, in, ld, n, s->n);
 }
 
-static void run_combine(const oz_exec *x, const oz_step *s) {
-    const oz_step_buf *d = &x->p->bufs[s->dst], *b = &x->p->bufs[s->src];
-    oz_dev_ops(x->dev)->combine(x->dev, &x->p->route, col(d, 0), d->width, col(b, 0), b->width, x->call->n_tok, s->n);
-}
-
-static void run_all_reduce(const oz_exec *x, const oz_step *s) {
-    const oz_step_buf *b = &x->p->bufs[s->dst];
-    oz_comm_sum(x->comm, b->data, x->call->n_tok * b->width);
-}
-
-/* Each op's runner, and the operation of the device that it calls. */
-#define ROW(fn, slot) {fn, offsetof(oz_ops, slot)}
-static const struct { void (*run)(const oz_exec *, const oz_step *); size_t slot; } runners[OZ_OP_COUNT] = {
-    [OZ_OP_EMBED] = ROW(run_embed, embed), [OZ_OP_ROPE_TABLE] = ROW(run_rope_table, rope_table), [OZ_OP_NORM] = ROW(run_norm, norm),
-    [OZ_OP_QUANTIZE] = ROW(run_quantize, quantize), [OZ_OP_LINEAR] = ROW(run_linear, linear), [OZ_OP_ROPE] = ROW(run_rope, rope),
-    [OZ_OP_KV_WRITE] = ROW(run_kv_write, kv_write), [OZ_OP_ATTENTION] = ROW(run_attention, attention), [OZ_OP_SILU_MUL] = ROW(run_silu_mul, silu_mul),
-    [OZ_OP_ADD] = ROW(run_add, add), [OZ_OP_TAP] = ROW(run_tap, download), [OZ_OP_GATHER] = ROW(run_gather, gather),
-    [OZ_OP_ROUTE] = ROW(run_route, route), [OZ_OP_SORT] = ROW(run_sort, sort), [OZ_OP_SPREAD] = ROW(run_spread, spread),
-    [OZ_OP_GROUPED] = ROW(run_grouped, grouped_linear), [OZ_OP_COMBINE] = ROW(run_combine, combine),
-    [OZ_OP_ALL_REDUCE] = ROW(run_all_reduce, quantize_by)}; /* a device with the operations for ranks has host memory */
+/* A device with the operations for ranks has host memory. */
+static bool runs_ranks(const oz_dev *dev) { return oz_dev_ops(dev)->row_amax && oz_dev_ops(dev)->quantize_by; }
 
 oz_status oz_exec_check(const oz_dev *dev, const oz_program *p, oz_err *err) {
     for (int i = 0; i < p->n; i++) {
         const oz_step *s = &p->steps[i];
-        void *slot; /* a function, of which only the presence counts */
-        memcpy(&slot, (const char *)oz_dev_ops(dev) + runners[s->op].slot, sizeof slot);
-        OZ_NEED(slot, err, OZ_E_UNSUPPORTED, "this device (%s) has no operation \"%s\" (step %d, layer %d)", oz_dev_describe(dev), oz_op_name(s->op), i, s->layer);
+        const bool can = s->op == OZ_OP_TAP || (s->op == OZ_OP_ALL_REDUCE || s->whole_row ? runs_ranks(dev) : oz_step_can(dev, s));
+        OZ_NEED(can, err, OZ_E_UNSUPPORTED, "this device (%s) has no operation \"%s\" (step %d, layer %d)", oz_dev_describe(dev), oz_op_name(s->op), i, s->layer);
     }
     return OZ_OK;
 }
 
 void oz_exec_steps(const oz_exec *x, int begin, int end) {
-    const int64_t l0 = x->call->layer_begin, l1 = x->call->layer_end ? x->call->layer_end : x->p->layer_end;
+    const int64_t l0 = x->call->layer_begin, l1 = x->call->layer_end ? x->call->layer_end : x->step.p->layer_end;
     for (int i = begin; i < end; i++) {
-        const oz_step *s = &x->p->steps[i];
+        const oz_step *s = &x->step.p->steps[i];
         if (s->layer >= 0 ? s->layer < l0 || s->layer >= l1 : s->op == OZ_OP_EMBED && l0 > 0) continue;
-        runners[s->op].run(x, s);
+        if (s->op == OZ_OP_TAP) run_tap(x, s);
+        else if (s->op == OZ_OP_ALL_REDUCE) run_all_reduce(x, s);
+        else if (s->whole_row) run_quantize_whole(x, s);
+        else oz_step_run(&x->step, s);
     }
 }

@@ -175,6 +175,7 @@ static oz_status bufs_new(oz_model *m, oz_err *err) {
     const struct { oz_form form; int64_t width, rows; } want[OZ_BUF_COUNT] = {
         [OZ_BUF_RESIDUAL] = {OZ_FORM_F32, d->hidden_size, t}, [OZ_BUF_X] = {OZ_FORM_F32, d->hidden_size, t},
         [OZ_BUF_Q8] = {OZ_FORM_Q8, widest, pairs},            [OZ_BUF_F8] = {OZ_FORM_F8, widest, pairs},
+        [OZ_BUF_FFN16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, d->intermediate_size, pairs},
         [OZ_BUF_X16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, widest, pairs},
         [OZ_BUF_QKV] = {OZ_FORM_F32, n_q + 2 * n_kv, t},      [OZ_BUF_ATTN] = {OZ_FORM_F32, n_q, t},
         [OZ_BUF_OUT] = {OZ_FORM_F32, d->hidden_size, t},      [OZ_BUF_GATE_UP] = {OZ_FORM_F32, 2 * d->intermediate_size, pairs},
@@ -240,6 +241,14 @@ static void slot_count(oz_model *m, int first, int64_t n, int64_t used) {
     m->info.flop_tok += flop / (double)n * (double)used;
 }
 
+/* Where tapped rows come to from the device. */
+static oz_status tap_rows_new(oz_model *m, oz_err *err) {
+    int64_t widest = 0;
+    for (int i = 0; i < m->program.n; i++)
+        if (m->program.steps[i].op == OZ_OP_TAP && m->program.steps[i].n > widest) widest = m->program.steps[i].n;
+    return widest ? oz_big_new((void **)&m->tap_rows, (size_t)(m->info.max_tok * widest) * sizeof(float), "taps", err) : OZ_OK;
+}
+
 static void info_fill(oz_model *m) {
     const oz_dims *d = &m->dims;
     oz_model_info *f = &m->info;
@@ -299,6 +308,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     if (st == OZ_OK) st = route_new(m, err);
     if (st == OZ_OK) st = oz_plan_compile(m, err);
     if (st == OZ_OK) st = oz_exec_check(dev, &m->program, err);
+    if (st == OZ_OK) st = tap_rows_new(m, err);
     m->program.max_tok = m->info.max_tok;
     if (st == OZ_OK && m->ops->lower && !m->taps && !m->headless && split.size == 1) st = m->ops->lower(&m->lowered, dev, &m->program, err);
     if (st == OZ_OK) info_fill(m);
@@ -330,6 +340,7 @@ void oz_model_close(oz_model **p) {
     oz_free(m->vecs);
     oz_free(m->program.linears);
     oz_free(m->schemes);
+    oz_big_free(m->tap_rows);
     oz_free(m->layers);
     oz_free(m->program.steps);
     oz_free(m);

@@ -9,7 +9,7 @@
 static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "linear", "rope",
                                                   "kv_write", "attention",  "silu_mul",  "add",      "tap",    "gather",
                                                   "route",    "sort",       "spread",    "grouped",  "combine",  "all_reduce"};
-static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "x16", "qkv", "attn", "out", "gate_up", "ffn", "router", "pairs", "rows", "logits"};
+static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "x16", "ffn16", "qkv", "attn", "out", "gate_up", "ffn", "router", "pairs", "rows", "logits"};
 static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
 const char *oz_op_name(oz_op op) { return op_names[op]; }
 
@@ -33,6 +33,7 @@ static void emit_norm(oz_model *m, int layer, oz_bufid dst, oz_bufid src, int64_
 
 static oz_bufid form_buf(oz_form form, oz_bufid plain) {
     static const oz_bufid bufs[OZ_FORM_COUNT] = {[OZ_FORM_Q8] = OZ_BUF_Q8, [OZ_FORM_F8] = OZ_BUF_F8, [OZ_FORM_BF16] = OZ_BUF_X16, [OZ_FORM_F16] = OZ_BUF_X16};
+    if (bufs[form] == OZ_BUF_X16 && plain == OZ_BUF_FFN) return OZ_BUF_FFN16;
     return form == OZ_FORM_F32 ? plain : bufs[form];
 }
 
@@ -227,4 +228,5 @@ void oz_model_plan_print(const oz_model *m, FILE *out) {
         if (i == m->program.n_layers_end) fprintf(out, "-- for each chunk of at most %lld rows that the sink asks for\n", (long long)m->program.head_rows);
         step_print(m, &m->program.steps[i], out);
     }
+    if (m->lowered) m->ops->lowered_print(m->lowered, out);
 }
