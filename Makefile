@@ -24,8 +24,21 @@ ifneq ($(MPI),)
 ALL_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags ompi-c))
 LIBS    += $(shell pkg-config --libs ompi-c)
 endif
+
+# CUDA: on where nvcc is; CUDA=0 leaves it out. The runtime is linked statically and the driver loaded at run time, so the program also runs where
+# there is none. Objects are the same for all builds: sanitizers do not reach into them.
+NVCC      ?= nvcc
+CUDA      ?= $(if $(shell command -v $(NVCC)),1,0)
+ifeq ($(CUDA),1)
+ALL_CFLAGS += -DOZ_CUDA
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
+CUDA_OBJ  := $(patsubst %.cu,build/cuda/%.o,$(sort $(wildcard src/kernel/cuda/*.cu)))
+# no contraction here either: an FMA is written where it is meant
+NVCC_FLAGS := -std=c++17 -O3 -fmad=false -gencode arch=compute_90a,code=sm_90a -DOZ_CUDA -Isrc -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
+LIBS      += $(firstword $(wildcard $(addsuffix /libcudart_static.a,$(CUDA_HOME)/lib64 $(CUDA_HOME)/lib $(CUDA_HOME)/targets/x86_64-linux/lib))) -ldl -lrt
+endif
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
-LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o)
+LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o) $(CUDA_OBJ)
 CLI_OBJ := $(CLI_SRC:%.c=$(B)/%.o)
 
 all: ounce
@@ -45,6 +58,10 @@ $(B)/libounce.a: $(LIB_OBJ)
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC $<";) $(CC) $(ALL_CFLAGS) $(ISA) -c -o $@ $<
+
+build/cuda/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 # Unit tests: one program a file in tests/unit, linked with the library and cmocka.
 UNIT_SRC := $(sort $(wildcard tests/unit/*.c))

@@ -137,6 +137,7 @@ const oz_ops *oz_dev_ops(const oz_dev *d);
 
 /* Ceilings of this machine, measured now (about a second each): read bandwidth, f32 FMA and int8 multiply-add throughput, with all threads
  * of the device and the best level's instructions. Zero: not applicable. */
+/* On CUDA f32_flop_s is the matrix units' rate in bf16: that of products which no scheme quantizes. */
 typedef struct oz_ceiling { double read_bytes_s, f32_flop_s, i8_op_s; } oz_ceiling;
 void oz_dev_ceiling(oz_dev *d, oz_ceiling *out);
 
