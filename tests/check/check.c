@@ -1,8 +1,11 @@
 /* check: is every kernel right, on this machine, at every level that it has?
  *   check [--level L] [--only SLOT] [--seed N]      all suites; exit status 1 if one fails
  *   check --mutations                               breaks one thing at a time and demands that a suite goes red
+ *   check --device cuda                            the operations and products of another device beside the CPU's
+ *   check --mutations --device cuda                the same on that device
  *   check --bench [--format text|csv|json]          speed of the slots, beside this machine's measured ceilings */
 #include "base/opt.h"
+#include "device.h"
 #include "suites.h"
 
 #define GEMM_SUITE(name, kind, form) \
@@ -70,18 +73,34 @@ static oz_status check_level(int *n_red, const char *level, const char *only, ui
 }
 
 typedef struct options {
-    const char *level, *only, *format;
+    const char *level, *only, *format, *device, *model;
     int64_t seed, threads;
     bool mutations, bench;
 } options;
 
 static oz_status run(const options *o, int *n_red, oz_err *err) {
+    if (o->bench && o->device) {
+        *n_red = ck_device_bench(o->device, o->only, false, err);
+        return *n_red < 0 ? err->code : OZ_OK;
+    }
     if (o->bench) {
         ck_bench_cfg cfg = {o->level, o->only, o->format, (int)o->threads};
         return ck_bench(&cfg, err);
     }
     uint64_t seed = o->seed >= 0 ? (uint64_t)o->seed : (uint64_t)oz_clock_us() % 1000000000;
     printf("seed %llu\n", (unsigned long long)seed);
+    if (o->device && o->mutations) {
+        *n_red = ck_device_mutations(o->device, seed, err);
+        return *n_red < 0 ? err->code : OZ_OK;
+    }
+    if (o->device && o->model) {
+        *n_red = ck_company(o->device, o->model, err);
+        return *n_red < 0 ? err->code : OZ_OK;
+    }
+    if (o->device) {
+        *n_red = ck_device(o->device, o->only, seed, err);
+        return *n_red < 0 ? err->code : OZ_OK;
+    }
     if (o->mutations) {
         *n_red = ck_mutations(seed);
         return OZ_OK;
@@ -98,6 +117,8 @@ int main(int argc, char **argv) {
     options o = {.level = "all", .format = "text", .seed = -1};
     const oz_opt table[] = {
         {.name = "level", .type = OZ_OPT_STR, .dest = &o.level, .arg = "L", .help = "CPU level to check, or all"},
+        {.name = "device", .type = OZ_OPT_STR, .dest = &o.device, .arg = "NAME", .help = "check this device instead of the CPU: cuda"},
+        {.name = "model", .type = OZ_OPT_STR, .dest = &o.model, .arg = "DIR", .help = "with --device: this model's sequences alone and together, deterministic"},
         {.name = "only", .type = OZ_OPT_STR, .dest = &o.only, .arg = "SLOT", .help = "suites whose name contains this"},
         {.name = "seed", .type = OZ_OPT_INT, .dest = &o.seed, .min = -1, .max = 1e15, .arg = "N", .help = "of the inputs; -1: the clock"},
         {.name = "mutations", .type = OZ_OPT_FLAG, .dest = &o.mutations, .help = "break the kernels and demand that it shows"},

@@ -36,6 +36,21 @@ static void unknown_device_and_level_are_named(void **state) {
     assert_null(d);
 }
 
+/* With a card it opens; without one, without a driver or in a build without CUDA it says so. */
+static void cuda_opens_or_says_why(void **state) {
+    oz_dev *d = NULL;
+    oz_err err = {0};
+    const oz_status st = oz_dev_open(&d, &(oz_dev_cfg){"cuda", 1, "auto", false}, &err);
+    if (st == OZ_OK) assert_non_null(strstr(oz_dev_describe(d), "cuda:0"));
+    else assert_non_null(strstr(err.msg, "cuda"));
+    oz_dev_close(&d);
+    assert_int_equal(oz_dev_open(&d, &(oz_dev_cfg){"cuda:x", 1, "auto", false}, &(oz_err){0}), OZ_E_ARG);
+    assert_null(d);
+    err = (oz_err){0};
+    assert_int_equal(oz_dev_open(&d, &(oz_dev_cfg){"auto", 1, "auto", false}, &err), OZ_OK);
+    oz_dev_close(&d);
+}
+
 /* A weight of int8 codes 1..6 in two rows. */
 static oz_weight small_weight(const int8_t *codes, const float *scales) {
     return (oz_weight){.codec = OZ_CODEC_I8, .rows = 2, .cols = 3, .codes = codes, .row_bytes = 3, .group_size = 3, .scale_dtype = OZ_DTYPE_F32,
@@ -129,6 +144,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(device_says_what_it_is),
         cmocka_unit_test(unknown_device_and_level_are_named),
+        cmocka_unit_test(cuda_opens_or_says_why),
         cmocka_unit_test(linear_of_known_numbers),
         cmocka_unit_test(zero_points_and_slices),
         cmocka_unit_test(groups_and_columns_have_limits),
