@@ -67,7 +67,7 @@ static void test_logits(void **state) {
         const oz_tensor *ids = oz_ckpt_find(golden, "input_ids"), *want = oz_ckpt_find(golden, "logits");
         const int64_t n = ids->dims[0], vocab = want->dims[1];
         for (int k = 0; k < 64; k++) rows[k] = k;
-        must(oz_dev_open(&dev, &(oz_dev_cfg){"cpu", 2, "auto"}, &err), &err);
+        must(oz_dev_open(&dev, &(oz_dev_cfg){"cpu", 2, "auto", false}, &err), &err);
         must(oz_model_open(&model, dev, c, &(oz_model_cfg){.dtype = "f32", .max_tok = 64}, &err), &err);
         must(oz_state_new(&st, model, 4, &err), &err);
         float *logits = oz_alloc_array((size_t)(n * vocab), sizeof *logits), worst = 0;
