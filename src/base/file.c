@@ -272,31 +272,38 @@ oz_status oz_outdir_open(oz_outdir **out, const char *target, bool force, oz_err
 const char *oz_outdir_path(const oz_outdir *d) { return d->temp; }
 
 /* Without renameat2 (some network file systems): two steps, between which the target is missing for an instant. */
-static bool replace(oz_outdir *d) {
-    unsigned how = d->force && oz_path_exists(d->target) ? RENAME_EXCHANGE : RENAME_NOREPLACE;
-    if (renameat2(AT_FDCWD, d->temp, AT_FDCWD, d->target, how) == 0) {
-        if (how == RENAME_EXCHANGE) remove_tree(d->temp);
+static bool replace(const char *dir, const char *target, bool force) {
+    unsigned how = force && oz_path_exists(target) ? RENAME_EXCHANGE : RENAME_NOREPLACE;
+    if (renameat2(AT_FDCWD, dir, AT_FDCWD, target, how) == 0) {
+        if (how == RENAME_EXCHANGE) remove_tree(dir);
         return true;
     }
     if (errno != EINVAL && errno != ENOSYS) return false;
     if (how == RENAME_NOREPLACE) {
-        if (oz_path_exists(d->target)) return errno = EEXIST, false;
-        return rename(d->temp, d->target) == 0;
+        if (oz_path_exists(target)) return errno = EEXIST, false;
+        return rename(dir, target) == 0;
     }
-    char *old = oz_asprintf("%s.old", d->temp);
-    bool moved = rename(d->target, old) == 0, ok = moved && rename(d->temp, d->target) == 0;
+    char *old = oz_asprintf("%s.old", dir);
+    bool moved = rename(target, old) == 0, ok = moved && rename(dir, target) == 0;
     int e = errno;
     if (ok) remove_tree(old);
-    else if (moved) rename(old, d->target);
+    else if (moved) rename(old, target);
     oz_free(old);
     errno = e;
     return ok;
 }
 
+oz_status oz_dir_commit(const char *dir, const char *target, bool force, oz_err *err) {
+    if (nftw(dir, sync_one, 16, FTW_PHYS) != 0 || !replace(dir, target, force)) return fail_at(err, target, __LINE__);
+    fsync_parent(target);
+    return OZ_OK;
+}
+
+oz_status oz_dir_remove(const char *path, oz_err *err) { return remove_tree(path) == 0 ? OZ_OK : fail_at(err, path, __LINE__); }
+
 oz_status oz_outdir_commit(oz_outdir *d, oz_err *err) {
-    if (nftw(d->temp, sync_one, 16, FTW_PHYS) != 0 || !replace(d)) return fail_at(err, d->target, __LINE__);
+    OZ_TRY(oz_dir_commit(d->temp, d->target, d->force, err));
     d->committed = true;
-    fsync_parent(d->target);
     return OZ_OK;
 }
 

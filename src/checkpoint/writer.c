@@ -57,11 +57,11 @@ static char *file_path(const oz_writer *w, size_t i) {
     return w->temporary ? oz_strdup(w->temporary) : oz_path_join(w->dir, w->layout->files[i].name);
 }
 
-static oz_status file_start(oz_writer *w, size_t i, oz_err *err) {
+static oz_status file_start(oz_writer *w, size_t i, int how, oz_err *err) {
     const oz_layout_part *f = &w->layout->files[i];
     char *path = file_path(w, i);
     oz_status st = OZ_OK;
-    w->fds[i] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    w->fds[i] = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
     if (w->fds[i] < 0) st = io_error(err, path, "cannot create");
     if (st == OZ_OK) st = file_size(w->fds[i], path, f->n_bytes, err);
     if (st == OZ_OK) st = write_at(w->fds[i], path, 0, f->head.data, f->head.len, err);
@@ -69,7 +69,8 @@ static oz_status file_start(oz_writer *w, size_t i, oz_err *err) {
     return st;
 }
 
-static oz_status writer_new(oz_writer **out, const oz_layout *l, const char *dir, const char *target, oz_err *err) {
+/* how: O_TRUNC, or 0 to go on with files that are there. */
+static oz_status writer_new(oz_writer **out, const oz_layout *l, const char *dir, const char *target, int how, oz_err *err) {
     assert(l->n_files > 0); /* oz_layout_fix was called */
     oz_writer *w = oz_alloc(sizeof *w);
     w->layout = l;
@@ -81,20 +82,22 @@ static oz_status writer_new(oz_writer **out, const oz_layout *l, const char *dir
     pthread_mutex_init(&w->lock, NULL);
     for (size_t i = 0; i < l->n_files; i++) w->fds[i] = -1;
     oz_status st = OZ_OK;
-    for (size_t i = 0; i < l->n_files && st == OZ_OK; i++) st = file_start(w, i, err);
+    for (size_t i = 0; i < l->n_files && st == OZ_OK; i++) st = file_start(w, i, how, err);
     if (st != OZ_OK) oz_writer_close(&w);
     *out = w;
     return st;
 }
 
-oz_status oz_writer_open(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err) { return writer_new(out, l, dir, NULL, err); }
+oz_status oz_writer_open(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err) { return writer_new(out, l, dir, NULL, O_TRUNC, err); }
+
+oz_status oz_writer_reopen(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err) { return writer_new(out, l, dir, NULL, 0, err); }
 
 oz_status oz_writer_open_file(oz_writer **out, const oz_layout *l, const char *path, oz_err *err) {
     *out = NULL;
     struct stat st;
     OZ_NEED(l->n_files == 1, err, OZ_E_ARG, "%s: %zu files do not fit into one", path, l->n_files);
     OZ_NEED(stat(path, &st) != 0 || S_ISREG(st.st_mode), err, OZ_E_ARG, "%s: expected a new name or a regular file", path);
-    return writer_new(out, l, NULL, path, err);
+    return writer_new(out, l, NULL, path, O_TRUNC, err);
 }
 
 /* Adds [begin, end) to what was written; false if a byte of it was written before. */
@@ -121,10 +124,12 @@ static bool range_add(written *p, size_t begin, size_t end) {
     return true;
 }
 
-oz_status oz_writer_put(oz_writer *w, const char *name, size_t offset, const void *data, size_t n_bytes, oz_err *err) {
+/* Notes that bytes of a tensor are written. */
+static oz_status claim(const oz_layout_tensor **out, oz_writer *w, const char *name, size_t offset, size_t n_bytes, oz_err *err) {
     int64_t index;
     OZ_NEED(oz_map_get(w->layout->by_name, name, strlen(name), &index), err, OZ_E_ARG, "%s: not declared in the layout", name);
-    const oz_layout_tensor *t = &w->layout->tensors[index];
+    const oz_layout_tensor *t = *out = &w->layout->tensors[index];
+    if (n_bytes == SIZE_MAX) n_bytes = t->n_bytes;
     OZ_NEED(offset <= t->n_bytes && n_bytes <= t->n_bytes - offset, err, OZ_E_ARG, "%s: bytes %zu to %zu do not lie within its %zu", name,
             offset, offset + n_bytes, t->n_bytes);
     if (n_bytes == 0) return OZ_OK;
@@ -132,6 +137,18 @@ oz_status oz_writer_put(oz_writer *w, const char *name, size_t offset, const voi
     bool fresh = range_add(&w->written[index], offset, offset + n_bytes);
     pthread_mutex_unlock(&w->lock);
     OZ_NEED(fresh, err, OZ_E_ARG, "%s: bytes within %zu to %zu are written twice", name, offset, offset + n_bytes);
+    return OZ_OK;
+}
+
+oz_status oz_writer_keep(oz_writer *w, const char *name, oz_err *err) {
+    const oz_layout_tensor *t = NULL;
+    return claim(&t, w, name, 0, SIZE_MAX, err);
+}
+
+oz_status oz_writer_put(oz_writer *w, const char *name, size_t offset, const void *data, size_t n_bytes, oz_err *err) {
+    const oz_layout_tensor *t = NULL;
+    OZ_TRY(claim(&t, w, name, offset, n_bytes, err));
+    if (n_bytes == 0) return OZ_OK;
     char *path = file_path(w, t->file);
     oz_status st = write_at(w->fds[t->file], path, t->offset + offset, data, n_bytes, err);
     oz_free(path);
@@ -167,6 +184,17 @@ static oz_status files_close(oz_writer *w, bool sync, oz_err *err) {
         oz_free(path);
     }
     return st;
+}
+
+oz_status oz_writer_sync(oz_writer *w, oz_err *err) {
+    for (size_t i = 0; i < w->layout->n_files; i++) {
+        if (fsync(w->fds[i]) == 0) continue;
+        char *path = file_path(w, i);
+        oz_status st = io_error(err, path, "cannot write");
+        oz_free(path);
+        return st;
+    }
+    return OZ_OK;
 }
 
 oz_status oz_writer_finish(oz_writer *w, oz_err *err) {

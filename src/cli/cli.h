@@ -9,6 +9,8 @@
 #include "model/model.h"
 #include "text/text.h"
 
+#define OZ_VERSION "0.1.0"
+
 typedef struct oz_cmd {
     const char *name;
     const oz_opt_cmd *(*describe)(void);               /* table and help */

@@ -1,19 +1,30 @@
-/* ounce quantize MODEL -o OUT --scheme S: a compressed-tensors checkpoint, rounded to nearest. */
+/* ounce quantize MODEL -o OUT --scheme S: a compressed-tensors checkpoint, rounded to nearest, or with calibration text. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/progress.h"
 #include "base/str.h"
 #include "cli/cli.h"
 #include "quantize/quantize.h"
+#include <string.h>
 
 static const char *scheme_name;
+static const char *method = "rtn", *calibration;
 static int64_t group_size; /* 0: the scheme's own */
+static int64_t n_samples = 128, max_seq_len = 512;
+static double dampening = 0.01;
+static bool resume;
 static oz_opt_list targets, ignore;
 
 static const oz_opt opts[] = {
     {"scheme", 0, OZ_OPT_STR, &scheme_name, 0, 0, NULL, "S", "one of those above"},
     {"group-size", 0, OZ_OPT_INT, &group_size, 0, 1 << 24, NULL, "N",
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
+    {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq", "M", "rtn: round to nearest, without data; gptq: see above"},
+    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "gptq: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
+    {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE"},
+    {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence"},
+    {"dampening-frac", 0, OZ_OPT_FLOAT, &dampening, 1e-6, 1, NULL, "X", "gptq: share of the mean diagonal that is added to a Hessian's diagonal"},
+    {"resume", 0, OZ_OPT_FLAG, &resume, 0, 0, NULL, NULL, "gptq: go on with the work that DIR.gptq holds"},
     {"targets", 0, OZ_OPT_LIST, &targets, 0, 0, NULL, "PAT", "what to quantize; default Linear, which leaves out lm_head and routers"},
     {"ignore", 0, OZ_OPT_LIST, &ignore, 0, 0, NULL, "PAT", "what to leave as it is; wins over --targets"},
     {0},
@@ -32,7 +43,12 @@ static oz_opt_cmd cmd = {
 static const oz_opt_cmd *describe(void) {
     if (cmd.details) return &cmd;
     oz_buf_puts(&details, "Weights are rounded to nearest, without data, in 32-bit floats: the scale is rounded to the model's type first, and codes are computed against "
-                          "the rounded scale. MODEL is a dense checkpoint or a GGUF. Embeddings, norms, biases, routers and lm_head are kept.\n\nSchemes:\n");
+                          "the rounded scale. MODEL is a dense checkpoint or a GGUF. Embeddings, norms, biases, routers and lm_head are kept.\n\n"
+                          "--method gptq chooses the codes so that each layer's output on calibration text changes least, layer by layer: later layers see the quantized earlier "
+                          "ones. Columns go by the size of their inputs, scales are those of rounding to nearest. A plain text is cut into sequences of --max-seq-length "
+                          "tokens, encoded without special tokens; lines of *.jsonl are a sequence each, cut off at that length. The work lies in DIR.gptq; "
+                          "when it is broken off in any way, the same command with --resume goes on after the last whole layer, and ends in the same bytes. "
+                          "ounce_recipe.json in DIR says how it was made.\n\nSchemes:\n");
     for (size_t i = 0; i < oz_preset_count(); i++) oz_buf_printf(&details, "\n%s: %s.\n", oz_preset_at(i)->scheme.name, oz_preset_at(i)->help);
     oz_buf_puts(&details, "\nPAT is a module's exact name, a class name (Linear), or re: and a regular expression that is matched from the start of the name. "
                           "One that matches nothing is an error. A class name does not reach lm_head or a router: name it, or use an expression.\n");
@@ -62,17 +78,48 @@ static json_t *report(const oz_quantize *q, const oz_scheme *s, double seconds) 
                      "modules", modules);
 }
 
-static oz_status write_out(oz_quantize *q, const oz_scheme *s, oz_err *err) {
+/* The calibration text, and a device to run the model on. */
+static oz_status gptq_run(json_t **errors, oz_quantize *q, const char *model, oz_pool *pool, oz_err *err) {
+    oz_text_files files = {0};
+    oz_tok *tok = NULL;
+    oz_dev *dev = NULL;
+    oz_calibration c = {0};
+    oz_status st = oz_text_files_open(&files, model, err);
+    if (st == OZ_OK && files.tokenizer) st = oz_cli_tok_open(&tok, &files, model, err);
+    if (st == OZ_OK) st = oz_calibration_read(&c, calibration, &(oz_calibration_cfg){tok, &files, n_samples, max_seq_len}, err);
+    oz_tok_free(&tok);
+    oz_text_files_close(&files);
+    if (st == OZ_OK) st = oz_dev_open(&dev, &(oz_dev_cfg){"cpu", (int)oz_cli_common.threads, "auto", true}, err);
+    if (st == OZ_OK)
+        st = oz_quantize_gptq(errors, q, oz_cli_output.path, &(oz_quantize_gptq_cfg){dev, &c, dampening, oz_cli_output.force, resume, OZ_VERSION}, pool, err);
+    oz_dev_close(&dev);
+    oz_calibration_deinit(&c);
+    return st;
+}
+
+static oz_status write_out(oz_quantize *q, const oz_scheme *s, const char *model, oz_err *err) {
     int64_t start = oz_clock_us();
+    json_t *errors = NULL;
     if (!oz_cli_output.dry_run) {
         oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
-        oz_status st = oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);
+        const bool gptq = strcmp(method, "gptq") == 0;
+        oz_status st = gptq ? gptq_run(&errors, q, model, pool, err) : oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);
         oz_pool_free(&pool);
         OZ_TRY(st);
     }
     json_t *more = report(q, s, (double)(oz_clock_us() - start) / 1e6);
+    json_object_set_new(more, "method", json_string(method));
+    if (errors) json_object_set_new(more, "errors", errors);
     if (s->group_size) json_object_set_new(more, "group_size", json_integer(s->group_size));
     oz_cli_write_report(oz_quantize_layout(q), more);
+    return OZ_OK;
+}
+
+static oz_status method_check(oz_err *err) {
+    const bool gptq = strcmp(method, "gptq") == 0;
+    OZ_NEED(!gptq || calibration || oz_cli_output.dry_run, err, OZ_E_USAGE, "--calibration: --method gptq needs text to calibrate with");
+    OZ_NEED(gptq || !calibration, err, OZ_E_USAGE, "--calibration: --method %s uses none", method);
+    OZ_NEED(gptq || !resume, err, OZ_E_USAGE, "--resume: --method %s keeps nothing to go on with", method);
     return OZ_OK;
 }
 
@@ -82,9 +129,10 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_quantize *q;
     OZ_TRY(oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
     OZ_TRY(oz_cli_write_check(&cfg.shard_bytes, args[0], err));
+    OZ_TRY(method_check(err));
     OZ_TRY(oz_ckpt_open(&ckpt, args[0], err));
     oz_status st = oz_quantize_new(&q, ckpt, &cfg, err);
-    if (st == OZ_OK) st = write_out(q, &cfg.scheme, err);
+    if (st == OZ_OK) st = write_out(q, &cfg.scheme, args[0], err);
     oz_quantize_free(&q);
     oz_ckpt_close(&ckpt);
     return st;

@@ -10,8 +10,6 @@
 #include "base/str.h"
 #include "cli/cli.h"
 
-#define VERSION "0.1.0"
-
 /* One row each, in the order of --help. */
 static const oz_cmd *const COMMANDS[] = {
     &oz_cmd_quantize,
@@ -58,7 +56,7 @@ static void help(FILE *out) {
 
 /* The manual page, from the same tables as --help: docs/ounce.1 is this output. */
 static void man(FILE *out) {
-    fputs(".TH OUNCE 1 \"\" \"ounce " VERSION "\" \"User Commands\"\n"
+    fputs(".TH OUNCE 1 \"\" \"ounce " OZ_VERSION "\" \"User Commands\"\n"
           ".SH NAME\nounce \\- make, run and measure quantized language models\n"
           ".SH SYNOPSIS\n.B ounce\n.I command\n[options]\n"
           ".SH DESCRIPTION\nMODEL is a folder with a Hugging Face checkpoint, or a .gguf file.\n"
@@ -111,7 +109,7 @@ static int dispatch(int argc, char **argv) {
         help(stderr);
         return EXIT_USAGE;
     }
-    if (strcmp(name, "--version") == 0) return puts("ounce " VERSION), EXIT_DONE;
+    if (strcmp(name, "--version") == 0) return puts("ounce " OZ_VERSION), EXIT_DONE;
     if (strcmp(name, "man") == 0 && argc == 2) return man(stdout), EXIT_DONE;
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         if (argc == 2) return help(stdout), EXIT_DONE;

@@ -44,9 +44,10 @@ typedef struct oz_step {
     int64_t n_heads;
     oz_form form;               /* of src, for LINEAR; of dst, for QUANTIZE */
     const float *vec;           /* norm weight */
-    int part0, n_parts;         /* LINEAR, TAP: indices into the program's linears; GROUPED: one an expert */
+    int part0, n_parts;         /* LINEAR, TAP: indices into the program's linears; GROUPED, and a TAP of its rows: one an expert */
     int64_t tok_rows;           /* rows a token: 1, or top_k where they are pairs */
     unsigned tap;               /* TAP: its kind (model.h) */
+    bool by_expert;             /* TAP: of the rows of GROUPED, once an expert */
     int64_t window;
     bool whole_row;             /* QUANTIZE: the scale is that of the row over all ranks */
 } oz_step;

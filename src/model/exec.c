@@ -7,10 +7,16 @@ static float *col(const oz_exec *x, oz_bufid b, int64_t c) { return (float *)x->
 static void run_tap(const oz_exec *x, const oz_step *s) {
     const oz_call *c = x->call;
     if (!c->tap) return;
-    const char *modules[OZ_MAX_PARTS_LINEAR];
-    for (int i = 0; i < s->n_parts; i++) modules[i] = x->step.p->linears[s->part0 + i].module;
-    oz_dev_ops(x->step.dev)->download(x->step.dev, x->tap_rows, col(x, s->src, 0), (size_t)(c->n_tok * s->n) * sizeof(float));
-    c->tap(c->tap_arg, &(oz_tap){s->tap, s->layer, modules, s->n_parts, x->tap_rows, c->n_tok, s->n});
+    const oz_ops *ops = oz_dev_ops(x->step.dev);
+    const oz_route *r = &x->step.p->route;
+    ops->download(x->step.dev, x->tap_rows, col(x, s->src, 0), (size_t)(c->n_tok * s->tok_rows * s->n) * sizeof(float));
+    if (s->by_expert) ops->download(x->step.dev, x->tap_starts, r->starts, (size_t)(r->n_experts + 1) * sizeof(int32_t));
+    for (int i = 0; i < oz_step_taps(s); i++) {
+        oz_tap t = oz_step_tap(x->step.p, s, i);
+        t.rows = s->by_expert ? x->tap_rows + x->tap_starts[i] * s->n : x->tap_rows;
+        t.n_tok = s->by_expert ? x->tap_starts[i + 1] - x->tap_starts[i] : c->n_tok;
+        c->tap(c->tap_arg, &t);
+    }
 }
 
 static void run_all_reduce(const oz_exec *x, const oz_step *s) { oz_comm_sum(x->comm, col(x, s->dst, 0), x->call->n_tok * x->step.p->bufs[s->dst].width); }

@@ -243,9 +243,10 @@ static void slot_count(oz_model *m, int first, int64_t n, int64_t used) {
 
 /* Where tapped rows come to from the device. */
 static oz_status tap_rows_new(oz_model *m, oz_err *err) {
-    int64_t widest = 0;
-    for (int i = 0; i < m->program.n; i++)
-        if (m->program.steps[i].op == OZ_OP_TAP && m->program.steps[i].n > widest) widest = m->program.steps[i].n;
+    int64_t widest = 0; /* a token's rows together */
+    for (const oz_step *s = m->program.steps; s < m->program.steps + m->program.n; s++)
+        if (s->op == OZ_OP_TAP && s->n * s->tok_rows > widest) widest = s->n * s->tok_rows;
+    m->tap_starts = oz_alloc_array((size_t)m->dims.n_experts + 1, sizeof *m->tap_starts);
     return widest ? oz_big_new((void **)&m->tap_rows, (size_t)(m->info.max_tok * widest) * sizeof(float), "taps", err) : OZ_OK;
 }
 
@@ -341,6 +342,7 @@ void oz_model_close(oz_model **p) {
     oz_free(m->program.linears);
     oz_free(m->schemes);
     oz_big_free(m->tap_rows);
+    oz_free(m->tap_starts);
     oz_free(m->layers);
     oz_free(m->program.steps);
     oz_free(m);

@@ -83,9 +83,11 @@ typedef struct oz_sink { oz_sink_kind kind; void *out; const int32_t *targets; /
 typedef struct oz_tap {
     unsigned kind;
     int layer;
-    const char *const *modules; int n_modules; /* LINEAR: those that read it */
-    const float *rows; int64_t n_tok, width;   /* host [n_tok, width] */
+    const char *modules[OZ_MAX_PARTS_LINEAR]; int n_modules; /* LINEAR: those that read it */
+    const float *rows; int64_t n_tok, width;                 /* host [n_tok, width] */
 } oz_tap;
+size_t oz_model_tap_count(const oz_model *m); /* those that a call will meet, in order */
+oz_tap oz_model_tap_at(const oz_model *m, size_t i); /* without rows */
 
 typedef struct oz_call {
     const int32_t *ids; int64_t n_tok;    /* token rows, at most max_tok */

@@ -120,6 +120,11 @@ static void emit_gated_ffn(oz_model *m, int layer, const oz_layer_kind *kind) {
 /* As emit_linears, each slot a matrix an expert and each row with its expert's: one product a slot. */
 static void emit_grouped(oz_model *m, int layer, oz_bufid dst, oz_bufid src, const oz_slot *slots, int n) {
     const oz_dims *d = &m->dims;
+    for (int i = 0; i < n && (m->taps & OZ_TAP_LINEAR); i++) { /* experts of two slots are no neighbours: each has its tap */
+        oz_step *s = emit(m, OZ_OP_TAP, layer);
+        s->part0 = oz_model_slot(m, layer, slots[i]).linear, s->n_parts = (int)d->n_experts, s->tap = OZ_TAP_LINEAR, s->by_expert = true, s->tok_rows = d->top_k;
+        s->src = src, s->n = oz_packed_cols(m->program.linears[s->part0].packed);
+    }
     emit_quantize(m, layer, src, slots, n, d->top_k);
     int64_t col = 0;
     for (int i = 0; i < n; i++) {
@@ -184,6 +189,26 @@ oz_status oz_plan_compile(oz_model *m, oz_err *err) {
     emit_linears(m, -1, OZ_BUF_LOGITS, OZ_BUF_ROWS, head, 1);
     OZ_NEED(m->program.n > m->program.n_layers_end, err, OZ_E_FORMAT, "empty plan");
     return OZ_OK;
+}
+
+int oz_step_taps(const oz_step *s) { return s->op != OZ_OP_TAP ? 0 : s->by_expert ? s->n_parts : 1; }
+
+oz_tap oz_step_tap(const oz_program *p, const oz_step *s, int i) {
+    oz_tap t = {.kind = s->tap, .layer = s->layer, .n_modules = s->by_expert ? 1 : s->n_parts, .width = s->n};
+    for (int k = 0; k < t.n_modules; k++) t.modules[k] = p->linears[s->part0 + i + k].module;
+    return t;
+}
+
+size_t oz_model_tap_count(const oz_model *m) {
+    size_t n = 0;
+    for (int i = 0; i < m->program.n; i++) n += (size_t)oz_step_taps(&m->program.steps[i]);
+    return n;
+}
+
+oz_tap oz_model_tap_at(const oz_model *m, size_t i) {
+    const oz_step *s = m->program.steps;
+    for (; i >= (size_t)oz_step_taps(s); s++) i -= (size_t)oz_step_taps(s);
+    return oz_step_tap(&m->program, s, (int)i);
 }
 
 static void step_print(const oz_model *m, const oz_step *s, FILE *out) {

@@ -38,14 +38,14 @@ static void layers_run(oz_model *m, oz_state *s, const oz_call *c) {
     if (c->layer_begin > 0) m->ops->upload(m->dev, m->program.bufs[OZ_BUF_RESIDUAL].data, c->residual_in, n_bytes);
     const bool all = c->layer_begin == 0 && (!c->layer_end || c->layer_end == m->dims.n_layers);
     if (!(all && m->lowered && m->ops->lowered_run(m->lowered, s->kv, OZ_STEPS_LAYERS, 0, 0)))
-        oz_exec_steps(&(oz_exec){{m->dev, &m->program, s->kv, c->n_tok, 0, 0}, c, m->tap_rows, m->comm}, 0, m->program.n_layers_end);
+        oz_exec_steps(&(oz_exec){{m->dev, &m->program, s->kv, c->n_tok, 0, 0}, c, m->tap_rows, m->tap_starts, m->comm}, 0, m->program.n_layers_end);
     if (c->residual_out) m->ops->download(m->dev, c->residual_out, m->program.bufs[OZ_BUF_RESIDUAL].data, n_bytes);
 }
 
 /* Logits of rows [r0, r0 + n) of the call's list, into the model's logits buffer. */
 static void head_run(oz_model *m, const oz_call *c, int64_t r0, int64_t n) {
     if (!(m->lowered && m->ops->lowered_run(m->lowered, NULL, OZ_STEPS_HEAD, r0, n)))
-        oz_exec_steps(&(oz_exec){{m->dev, &m->program, NULL, c->n_tok, r0, n}, c, NULL, m->comm}, m->program.n_layers_end, m->program.n);
+        oz_exec_steps(&(oz_exec){{m->dev, &m->program, NULL, c->n_tok, r0, n}, c, NULL, NULL, m->comm}, m->program.n_layers_end, m->program.n);
 }
 
 typedef struct chunk { oz_model *const *models; int n_models; const oz_call *call; const oz_sink *sink; int64_t r0, n; } chunk;

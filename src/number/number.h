@@ -97,6 +97,10 @@ size_t oz_weight_bytes(const oz_weight *w);
 typedef struct oz_rtn { oz_codec codec; int64_t group_size; /* 0: channel */ oz_dtype scale_dtype; } oz_rtn;
 /* Bytes of a stored row of codes: oz_weight's row_bytes where rows are contiguous. A plain block codec needs whole blocks. */
 int64_t oz_codec_row_bytes(oz_codec c, int64_t cols);
+/* The code nearest to x / scale, as a number: clamped to the codec's range, then rounded, ties to even. */
+float oz_code_nearest(oz_codec c, float x_over_scale);
+/* Stores a row of codes given as numbers. */
+void oz_codes_store(void *codes_row, oz_codec c, const float *codes, int64_t cols);
 /* One row: codes_row (storage of the codec, padded bits zero), scales_row [n_groups] in scale_dtype. src f32 [cols]. */
 oz_status oz_rtn_row(void *codes_row, void *scales_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);
 

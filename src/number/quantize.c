@@ -8,21 +8,27 @@ static float half_range(const oz_codec_info *c) {
     return c->is_float ? 448.0f : 0.5f * (float)(c->code_max - c->code_min);
 }
 
-/* Stores the codes of x / scale from column col0 on. nearbyint: the rounding mode is to nearest, ties to even. */
-static void store_codes(uint8_t *row, oz_codec codec, const float *x, int64_t col0, int64_t n, float scale) {
+/* nearbyint: the rounding mode is to nearest, ties to even. */
+float oz_code_nearest(oz_codec codec, float t) {
     const oz_codec_info *info = oz_codec_get(codec);
-    const float lo = info->is_float ? -448.0f : (float)info->code_min, hi = info->is_float ? 448.0f : (float)info->code_max;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t c = col0 + i;
-        float t = x[i] / scale;
-        t = t < lo ? lo : t > hi ? hi : t;
-        switch (codec) {
-        case OZ_CODEC_F8E4M3: row[c] = oz_e4m3_from_f32(t); break;
-        case OZ_CODEC_I4P: row[c / 2] |= (uint8_t)(((int)nearbyintf(t) + 8) << (c % 2 * 4)); break;
-        case OZ_CODEC_I8P: row[c] = (uint8_t)((int)nearbyintf(t) + 128); break;
-        default: row[c] = (uint8_t)(int8_t)nearbyintf(t); break;
-        }
+    if (info->is_float) return oz_f32_from_e4m3(oz_e4m3_from_f32(t)); /* which clamps */
+    const float lo = (float)info->code_min, hi = (float)info->code_max;
+    return nearbyintf(t < lo ? lo : t > hi ? hi : t);
+}
+
+/* Column c of a row whose storage was zero. */
+static void put_code(uint8_t *row, oz_codec codec, int64_t c, float code) {
+    switch (codec) {
+    case OZ_CODEC_F8E4M3: row[c] = oz_e4m3_from_f32(code); break;
+    case OZ_CODEC_I4P: row[c / 2] |= (uint8_t)(((int)code + 8) << (c % 2 * 4)); break;
+    case OZ_CODEC_I8P: row[c] = (uint8_t)((int)code + 128); break;
+    default: row[c] = (uint8_t)(int8_t)code; break;
     }
+}
+
+void oz_codes_store(void *codes_row, oz_codec codec, const float *codes, int64_t cols) {
+    memset(codes_row, 0, (size_t)oz_codec_row_bytes(codec, cols));
+    for (int64_t c = 0; c < cols; c++) put_code(codes_row, codec, c, codes[c]);
 }
 
 /* The scale as stored. A group so small that its scale rounds to zero takes the smallest one that the type has: its codes
@@ -52,7 +58,7 @@ oz_status oz_rtn_row(void *codes_row, void *scales_row, const oz_rtn *q, const f
             if (fabsf(src[i]) > amax) amax = fabsf(src[i]);
         }
         OZ_TRY(make_scale(&scale, (uint8_t *)scales_row + (size_t)g * scale_bytes, q->scale_dtype, amax, half_range(info), err));
-        store_codes(codes_row, q->codec, src + c, c, n, scale);
+        for (int64_t i = c; i < c + n; i++) put_code(codes_row, q->codec, i, oz_code_nearest(q->codec, src[i] / scale));
     }
     return OZ_OK;
 }

@@ -2,12 +2,42 @@
 #ifndef OZ_QUANTIZE_INTERNAL_H
 #define OZ_QUANTIZE_INTERNAL_H
 #include "base/progress.h"
+#include "model/model.h"
 #include "quantize/quantize.h"
+
+/* ---- the plan of a quantization (rtn.c): what becomes of every tensor ---- */
+typedef struct oz_quantize_item {
+    const oz_arch_tensor *arch; /* NULL: a tensor that the architecture does not know, kept as it is */
+    const oz_tensor *tensor;    /* where it comes from */
+    oz_weight weight;           /* the same in rows; codec plain */
+    bool quantized, absent;     /* absent: a tied head, written nowhere */
+    oz_dtype dtype;             /* of what is kept */
+    size_t bytes;
+} oz_quantize_item;
+
+struct oz_quantize {
+    const oz_ckpt *ckpt;
+    oz_scheme scheme;
+    oz_dtype model_dtype;
+    oz_arch_list list; /* as if the embeddings were not tied: the head has a row */
+    bool tied;
+    oz_quantize_item *items; /* those of list first, in its order */
+    size_t n_items;
+    size_t *modules; /* of items: the matrices */
+    size_t n_modules;
+    oz_layout *layout;
+    json_t *config;
+};
+typedef struct oz_stream oz_stream;
+/* Rounded to nearest, or kept. */
+oz_status oz_quantize_write_item(oz_quantize *q, oz_quantize_item *it, oz_stream *s, oz_err *err);
+
+/* ---- streaming ---- */
 
 /* Values [begin, begin + n) of a tensor in f32; called by several threads at once for different ranges. */
 typedef void oz_fill_fn(void *arg, float *dst, int64_t begin, int64_t n);
 
-typedef struct oz_stream {
+struct oz_stream {
     oz_writer *writer;
     oz_pool *pool;
     oz_progress progress; /* in bytes */
@@ -15,7 +45,7 @@ typedef struct oz_stream {
     void *chunk, *scales; /* of the output */
     float *scratch;       /* one piece a thread */
     size_t chunk_bytes, scales_bytes, scratch_bytes;
-} oz_stream;
+};
 /* total_bytes: of all that will be written. */
 void oz_stream_init(oz_stream *s, oz_writer *w, oz_pool *pool, const char *what, int64_t total_bytes);
 void oz_stream_deinit(oz_stream *s);
@@ -25,7 +55,46 @@ oz_status oz_stream_put(oz_stream *s, const char *name, oz_dtype to, int64_t n, 
 /* The tensors of a module under a quantized scheme, rounded to nearest. fill is asked for whole rows. OZ_E_FORMAT: a value that cannot be
  * quantized; the message names row and column. */
 oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, oz_fill_fn *fill, void *arg, oz_err *err);
+/* A module whose codes and scales are in memory. */
+oz_status oz_stream_module(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, const void *codes, const void *scales, oz_err *err);
 /* A tensor as it is. */
 oz_status oz_stream_copy(oz_stream *s, const char *name, const void *data, size_t n_bytes, oz_err *err);
+
+/* ---- GPTQ: the arithmetic ---- */
+enum { OZ_GPTQ_BLOCK = 128 }; /* columns whose errors reach the columns after the block together */
+void oz_blas_init(void); /* before the first of the following: one thread a BLAS call */
+
+/* Sum of x x^T over the rows x that modules read. */
+typedef struct oz_hessian { int64_t n, n_rows; float *sum; /* [n, n]; until closed, tiles on and below the diagonal */ } oz_hessian;
+oz_status oz_hessian_init(oz_hessian *h, int64_t n, const char *what, oz_err *err);
+void oz_hessian_deinit(oz_hessian *h);
+void oz_hessian_add(oz_hessian *h, oz_pool *pool, const float *x, int64_t n_rows); /* x [n_rows, n]; allocates nothing of ours */
+oz_status oz_hessian_close(oz_hessian *h, const char *what, oz_err *err);          /* mirrors it; OZ_E_FORMAT: not finite */
+
+/* perm: columns by descending diagonal. u: upper triangle [n, n] with (H in that order + dampening * mean diagonal)^-1 = u^T u. A dampening
+ * that does not suffice is raised tenfold. */
+typedef struct oz_factor { int64_t n; int32_t *perm; float *u; double dampening; } oz_factor;
+oz_status oz_factor_init(oz_factor *f, const oz_hessian *h, double dampening, oz_pool *pool, const char *what, oz_err *err);
+void oz_factor_deinit(oz_factor *f);
+
+typedef struct oz_gptq { const oz_hessian *hessian; const oz_factor *factor; const oz_weight *weight; oz_rtn rtn; } oz_gptq;
+/* codes, scales: as stored, the caller's. Relative output error tr(E H E^T) / tr(W H W^T) of rounding to nearest, and reached. */
+typedef struct oz_gptq_result { void *codes, *scales; int64_t code_row_bytes, scale_row_bytes; double before, after; } oz_gptq_result;
+oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, const char *what, oz_err *err);
+
+/* ---- the work folder (work.c) ---- */
+typedef struct oz_work { char *dir, *out; json_t *manifest; int64_t layers_done; /* -1: what is kept is not written yet */ } oz_work;
+/* identity: an object of what the run depends on; an existing folder is an error without `resume`, and one with another identity always. */
+oz_status oz_work_open(oz_work *w, const char *target, bool resume, const json_t *identity, oz_err *err);
+oz_status oz_work_save(oz_work *w, oz_err *err);
+void oz_work_close(oz_work *w);
+char *oz_work_path(const oz_work *w, const char *name); /* oz_free */
+
+typedef struct oz_rows_file { int fd; char *path; } oz_rows_file;
+oz_status oz_rows_open(oz_rows_file *f, char *path, bool create, oz_err *err); /* takes path */
+void oz_rows_close(oz_rows_file *f);
+oz_status oz_rows_read(const oz_rows_file *f, void *dst, size_t offset, size_t n, oz_err *err);
+oz_status oz_rows_write(const oz_rows_file *f, const void *src, size_t offset, size_t n, oz_err *err);
+oz_status oz_rows_sync(const oz_rows_file *f, oz_err *err);
 
 #endif

@@ -4,7 +4,9 @@
 #define OZ_QUANTIZE_QUANTIZE_H
 #include "base/pool.h"
 #include "checkpoint/checkpoint.h"
+#include "kernel/kernel.h"
 #include "scheme/scheme.h"
+#include "text/text.h"
 
 /* ---- convert: any checkpoint as plain floats ----
  * Each value is dequantized in f32 and rounded once to the new type; config.json loses its quantization_config. */
@@ -61,5 +63,30 @@ size_t oz_quantize_count(const oz_quantize *q); /* modules, in the model's order
 oz_quantize_module oz_quantize_at(const oz_quantize *q, size_t i);
 /* Memory: a few MB and the pages of one tensor. The bytes do not depend on the number of threads. */
 oz_status oz_quantize_run(oz_quantize *q, const char *target, bool force, oz_pool *pool, oz_err *err);
+
+/* ---- quantize: GPTQ, with calibration text ----
+ * Layer by layer through the model's own forward pass: a layer's inputs have passed through the quantized layers before it. All state is on
+ * disk after each layer (work.c). Memory: one layer, its Hessians and factors, and one sequence; not the number of layers or sequences. */
+typedef struct oz_calibration {
+    char *name, sha256[65];       /* of the file, without folder; of its bytes */
+    int32_t *ids; int64_t *begin; /* sequence i: ids [begin[i], begin[i + 1]) */
+    int64_t n_seqs, max_len;      /* max_len: tokens of the longest that was allowed */
+} oz_calibration;
+/* tok NULL: only ids can be read; files: for the chat template of messages, or NULL. */
+typedef struct oz_calibration_cfg { const oz_tok *tok; const oz_text_files *files; int64_t n_samples, max_len; } oz_calibration_cfg;
+/* path: plain text, cut into windows of max_len tokens, or *.jsonl with ids, text or messages a line. OZ_E_ARG: too little, with the two numbers. */
+oz_status oz_calibration_read(oz_calibration *c, const char *path, const oz_calibration_cfg *cfg, oz_err *err);
+void oz_calibration_deinit(oz_calibration *c);
+
+typedef struct oz_quantize_gptq_cfg {
+    oz_dev *dev;
+    const oz_calibration *calibration;
+    double dampening;    /* share of the mean diagonal */
+    bool force, resume;
+    const char *version; /* of the program, for ounce_recipe.json */
+} oz_quantize_gptq_cfg;
+/* report: a new list of {module, before, after, dampening}: tr(E H E^T) / tr(W H W^T) of rounding to nearest and of what was written.
+ * OZ_E_INTERRUPTED keeps what --resume takes up. */
+oz_status oz_quantize_gptq(json_t **report, oz_quantize *q, const char *target, const oz_quantize_gptq_cfg *cfg, oz_pool *pool, oz_err *err);
 
 #endif

@@ -7,34 +7,11 @@
 #include "base/file.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "model/model.h"
 #include "quantize/internal.h"
 #include <stdio.h>
 #include <string.h>
 
-/* One weight, norm or bias of the result. */
-typedef struct item {
-    const oz_arch_tensor *arch; /* NULL: a tensor that the architecture does not know, kept as it is */
-    const oz_tensor *tensor;    /* where it comes from */
-    oz_weight weight;           /* the same in rows; codec plain */
-    bool quantized, absent;     /* absent: a tied head, written nowhere */
-    oz_dtype dtype;             /* of what is kept */
-    size_t bytes;
-} item;
-
-struct oz_quantize {
-    const oz_ckpt *ckpt;
-    oz_scheme scheme;
-    oz_dtype model_dtype;
-    oz_arch_list list; /* as if the embeddings were not tied: the head has a row */
-    bool tied;
-    item *items; /* those of list first, in its order */
-    size_t n_items;
-    size_t *modules; /* of items: the matrices */
-    size_t n_modules;
-    oz_layout *layout;
-    json_t *config;
-};
+typedef oz_quantize_item item;
 
 static bool is_matrix(const oz_arch_tensor *t) { return t && !t->is_bias && t->cols > 0; }
 static bool is_linear(const oz_arch_tensor *t) { return is_matrix(t) && strcmp(t->class_name, "Linear") == 0; }
@@ -286,7 +263,7 @@ static oz_status write_quantized(oz_quantize *q, item *it, oz_stream *s, oz_err 
     return st;
 }
 
-static oz_status write_item(oz_quantize *q, item *it, oz_stream *s, oz_err *err) {
+oz_status oz_quantize_write_item(oz_quantize *q, item *it, oz_stream *s, oz_err *err) {
     oz_status st;
     if (it->absent) return OZ_OK;
     if (it->quantized) st = write_quantized(q, it, s, err);
@@ -304,7 +281,7 @@ static oz_status write_tensors(oz_quantize *q, const char *dir, oz_pool *pool, o
     oz_stream s;
     oz_stream_init(&s, w, pool, "quantizing", total);
     oz_status st = OZ_OK;
-    for (size_t i = 0; i < q->n_items && st == OZ_OK; i++) st = write_item(q, &q->items[i], &s, err);
+    for (size_t i = 0; i < q->n_items && st == OZ_OK; i++) st = oz_quantize_write_item(q, &q->items[i], &s, err);
     oz_stream_deinit(&s);
     if (st == OZ_OK) st = oz_writer_finish(w, err);
     oz_writer_close(&w);

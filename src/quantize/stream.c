@@ -140,6 +140,20 @@ oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *schem
     return st;
 }
 
+oz_status oz_stream_module(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, const void *codes, const void *scales,
+                           oz_err *err) {
+    oz_part parts[OZ_MAX_PARTS];
+    const int64_t shape[] = {m->rows, m->cols};
+    const void *data[OZ_MAX_PARTS] = {codes, scales, shape};
+    const int n = oz_scheme_parts(parts, scheme, m->rows, m->cols, model_dtype);
+    for (int i = 0; i < n; i++) {
+        size_t n_bytes;
+        oz_dtype_bytes(&n_bytes, parts[i].dtype, parts[i].dims[0] * (parts[i].n_dims > 1 ? parts[i].dims[1] : 1));
+        OZ_TRY(put_part(s, m, &parts[i], 0, data[i], (int64_t)n_bytes, err));
+    }
+    return OZ_OK;
+}
+
 /* ---- as it is ---- */
 
 oz_status oz_stream_copy(oz_stream *s, const char *name, const void *data, size_t n_bytes, oz_err *err) {

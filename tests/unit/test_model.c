@@ -216,6 +216,41 @@ static void test_one_layer_alone(void **s) {
     close_fixture(&f);
 }
 
+/* Experts' matrices are tapped one by one: the rows of all experts are the tokens' choices, and no expert sees another's. */
+typedef struct expert_rows { int64_t n_gate[8]; int64_t n_down; } expert_rows;
+static void count_rows(void *arg, const oz_tap *t) {
+    expert_rows *p = arg;
+    int expert, layer;
+    char name[8];
+    if (sscanf(t->modules[0], "model.layers.%d.block_sparse_moe.experts.%d.%7s", &layer, &expert, name) != 3) return;
+    if (strcmp(name, "w1") == 0) p->n_gate[expert] += t->n_tok;
+    if (strcmp(name, "w2") == 0) p->n_down += t->n_tok;
+}
+
+static void test_taps_of_experts(void **s) {
+    (void)s;
+    fixture f;
+    oz_err e = {0};
+    oz_model *m;
+    oz_state *state;
+    open_fixture(&f, "mixtral", 32);
+    check(oz_model_open(&m, f.dev, f.ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = 32, .taps = OZ_TAP_LINEAR, .layer_end = 1}, &e), &e);
+    check(oz_state_new(&state, m, 16, &e), &e);
+    assert_int_equal(oz_model_tap_count(m), 3 + 3 * 8); /* q/k/v, o, router; w1, w3 and w2 of 8 experts */
+    assert_string_equal(oz_model_tap_at(m, 3 + 5).modules[0], "model.layers.0.block_sparse_moe.experts.5.w1");
+    assert_int_equal(oz_model_tap_at(m, 3 + 5).n_modules, 1);
+    expert_rows got = {0};
+    const oz_seg seg = {0, 30, 0, scattered};
+    const oz_call c = {.ids = f.ids, .n_tok = 30, .segs = &seg, .n_segs = 1, .tap = count_rows, .tap_arg = &got};
+    check(oz_model_run(m, state, &c, NULL, &e), &e);
+    int64_t sum = 0, most = 0;
+    for (int i = 0; i < 8; i++) sum += got.n_gate[i], most = got.n_gate[i] > most ? got.n_gate[i] : most;
+    assert_true(sum == 60 && got.n_down == 60 && most <= 30);
+    oz_state_free(&state);
+    oz_model_close(&m);
+    close_fixture(&f);
+}
+
 /* KL of a model with itself is 0 with equal tops; its NLL is that of the logits. */
 static void test_sinks(void **s) {
     (void)s;
@@ -315,7 +350,7 @@ static void test_config_spellings(void **s) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),      cmocka_unit_test(test_chunks_are_bit_equal), cmocka_unit_test(test_batch_is_bit_equal), cmocka_unit_test(test_layer_range),          cmocka_unit_test(test_one_layer_alone),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),      cmocka_unit_test(test_chunks_are_bit_equal), cmocka_unit_test(test_batch_is_bit_equal), cmocka_unit_test(test_layer_range),          cmocka_unit_test(test_one_layer_alone), cmocka_unit_test(test_taps_of_experts),
                                        cmocka_unit_test(test_sinks),       cmocka_unit_test(test_bad_calls),            cmocka_unit_test(test_configs),            cmocka_unit_test(test_config_spellings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -274,6 +274,24 @@ static void test_rtn_example(void **state) {
     assert_true(s32 == 1.0f / 448.0f && f8[3] == 0x7e && f8[7] == 0xfd && f8[0] == 0x76); /* 448, -416 (tie at 420), 224 */
 }
 
+/* The two halves of oz_rtn_row give what it gives, for every codec. */
+static void test_codes(void **state) {
+    static const oz_codec codecs[] = {OZ_CODEC_I8, OZ_CODEC_I4P, OZ_CODEC_I8P, OZ_CODEC_F8E4M3};
+    oz_err err = {0};
+    float x[37], codes[37], scale;
+    for (int i = 0; i < 37; i++) x[i] = sinf((float)i) * (i == 5 ? 3.0f : 1.0f);
+    for (size_t k = 0; k < sizeof codecs / sizeof *codecs; k++) {
+        uint8_t want[40] = {0}, got[40] = {0};
+        memset(got, 0xa5, (size_t)oz_codec_row_bytes(codecs[k], 37));
+        assert_int_equal(oz_rtn_row(want, &scale, &(oz_rtn){codecs[k], 0, OZ_DTYPE_F32}, x, 37, &err), OZ_OK);
+        for (int i = 0; i < 37; i++) codes[i] = oz_code_nearest(codecs[k], x[i] / scale);
+        oz_codes_store(got, codecs[k], codes, 37);
+        assert_memory_equal(want, got, sizeof want);
+    }
+    assert_true(oz_code_nearest(OZ_CODEC_I4P, 2.5f) == 2 && oz_code_nearest(OZ_CODEC_I4P, 9) == 7 && oz_code_nearest(OZ_CODEC_I4P, -9) == -8);
+    assert_true(oz_code_nearest(OZ_CODEC_F8E4M3, 1e4f) == 448 && oz_code_nearest(OZ_CODEC_F8E4M3, 17.5f) == 18);
+}
+
 static void test_rtn_groups_and_edges(void **state) {
     const float x[] = {0, 0, 0, 0, 7.5f, -7.5f, 0.5f, 1.5f, 3.75f};
     uint32_t packed[2] = {~0u, ~0u};
@@ -327,7 +345,7 @@ int main(void) {
         cmocka_unit_test(test_widen_exhaustive), cmocka_unit_test(test_narrow_against_table), cmocka_unit_test(test_dtype_table),
         cmocka_unit_test(test_arrays), cmocka_unit_test(test_gguf_blocks), cmocka_unit_test(test_packed_codes),
         cmocka_unit_test(test_scales_and_zeros), cmocka_unit_test(test_rope_rows), cmocka_unit_test(test_rtn_example),
-        cmocka_unit_test(test_rtn_groups_and_edges), cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_codes), cmocka_unit_test(test_rtn_groups_and_edges), cmocka_unit_test(test_activations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

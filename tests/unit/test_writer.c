@@ -73,6 +73,45 @@ static oz_layout *golden_layout(size_t shard_bytes) {
     return l;
 }
 
+/* A writer that was closed on the way is taken up: what is kept stays, the rest is written, and the bytes are those of one go. */
+static void test_reopen(void **state) {
+    oz_layout *l = golden_layout(200);
+    oz_writer *w;
+    char whole[512], parts[512];
+    strcpy(whole, test_path("whole"));
+    strcpy(parts, test_path("parts"));
+    assert_true(mkdir(whole, 0777) == 0 && mkdir(parts, 0777) == 0);
+    ok(oz_writer_open(&w, l, whole, &err));
+    for (size_t k = 0; k < N_GOLDEN; k++) golden_put(w, k);
+    ok(oz_writer_finish(w, &err));
+    oz_writer_close(&w);
+    ok(oz_writer_open(&w, l, parts, &err));
+    for (size_t k = 0; k < 9; k++) golden_put(w, k);
+    ok(oz_writer_sync(w, &err));
+    oz_writer_close(&w);
+    ok(oz_writer_reopen(&w, l, parts, &err));
+    for (size_t k = 0; k < 7; k++) ok(oz_writer_keep(w, GOLDEN[k].name, &err));
+    refused(oz_writer_keep(w, GOLDEN[3].name, &err), OZ_E_ARG, "written twice");
+    refused(oz_writer_keep(w, "other", &err), OZ_E_ARG, "other: not declared");
+    refused(oz_writer_finish(w, &err), OZ_E_ARG, "were written");
+    for (size_t k = 7; k < N_GOLDEN; k++) golden_put(w, k);
+    ok(oz_writer_finish(w, &err));
+    oz_writer_close(&w);
+    for (size_t i = 0; i < oz_layout_file_count(l); i++) {
+        char path[1024];
+        size_t na, nb;
+        snprintf(path, sizeof path, "%s/%s", whole, oz_layout_file(l, i, NULL));
+        char *a = test_read(path, &na);
+        snprintf(path, sizeof path, "%s/%s", parts, oz_layout_file(l, i, NULL));
+        char *b = test_read(path, &nb);
+        assert_true(na == nb && na > 0);
+        assert_memory_equal(a, b, na);
+        free(a);
+        free(b);
+    }
+    oz_layout_free(&l);
+}
+
 static void test_bytes_are_the_library_s(void **state) {
     oz_layout *l = golden_layout(0);
     size_t n_bytes, n_want, n_got;
@@ -358,7 +397,7 @@ static void test_single_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        UNIT(test_bytes_are_the_library_s), UNIT(test_what_is_written_can_be_read), UNIT(test_shards_are_filled_in_order_of_declaration),
+        UNIT(test_bytes_are_the_library_s), UNIT(test_reopen), UNIT(test_what_is_written_can_be_read), UNIT(test_shards_are_filled_in_order_of_declaration),
         UNIT(test_layout_refuses),          UNIT(test_every_byte_once),             UNIT(test_outside_of_a_tensor),
         UNIT(test_any_thread),              UNIT(test_no_folder),                   UNIT(test_no_room),
         UNIT(test_single_file),             UNIT(test_failed_write_is_not_forgotten),

@@ -1,0 +1,136 @@
+/* GPTQ of one matrix. Columns are quantized one after the other, those with the largest Hessian diagonal first; the error of each is made
+ * up for by the columns that are still to come, as the factor of the inverse Hessian says. Groups stay those of the stored order
+ * ("static" activation order), and their scales are fixed beforehand: a scale is rounded as it will be stored, then codes are chosen
+ * against it, and the codes themselves are what is kept.
+ *
+ * Rows do not touch each other. A tile of ROWS rows is the unit of work, held column by column, so that the inner loops run along it. */
+#include <cblas.h>
+#include <string.h>
+#include "base/mem.h"
+#include "quantize/internal.h"
+
+enum { ROWS = 32, BLOCK = OZ_GPTQ_BLOCK };
+
+typedef struct work {
+    const oz_gptq *g;
+    oz_gptq_result *out;
+    double *sums;   /* [tiles, 3]: error before, after, and what they are relative to */
+    float *scratch; /* of each thread */
+    oz_err *errs;   /* of each thread */
+} work;
+
+/* A thread's scratch, in floats of n columns. */
+typedef struct tile {
+    int64_t n_rows;
+    float *w;      /* [ROWS, n] the weights */
+    float *t;      /* [n, ROWS] in order, updated */
+    float *scale;  /* [ROWS, n]: of each column, in stored order */
+    float *e;      /* [ROWS, n] errors in stored order */
+    float *he;     /* [ROWS, n] */
+    float *codes;  /* [ROWS, n] */
+    float *err;    /* [BLOCK, ROWS] */
+} tile;
+static size_t tile_floats(int64_t n) { return (size_t)(6 * ROWS * n + BLOCK * ROWS); }
+
+static tile tile_view(float *p, int64_t n, int64_t n_rows) {
+    const int64_t s = ROWS * n;
+    return (tile){n_rows, p, p + s, p + 2 * s, p + 3 * s, p + 4 * s, p + 5 * s, p + 6 * s};
+}
+
+/* tr(E H E^T) over the tile's rows. */
+static double weighted(const tile *t, const oz_hessian *h, const float *e) {
+    const int64_t n = h->n;
+    double sum = 0;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)t->n_rows, (int)n, (int)n, 1.0f, e, (int)n, h->sum, (int)n, 0.0f, t->he, (int)n);
+    for (int64_t i = 0; i < t->n_rows * n; i++) sum += (double)e[i] * (double)t->he[i];
+    return sum;
+}
+
+/* The scales as round-to-nearest chooses them, and its error. */
+static oz_status tile_begin(const work *w, const tile *t, int64_t row0, double *sums, oz_err *err) {
+    const oz_gptq *g = w->g;
+    const int64_t n = g->weight->cols, step = g->rtn.group_size > 0 ? g->rtn.group_size : n;
+    const size_t size = (size_t)oz_dtype_get(g->rtn.scale_dtype)->block_bytes;
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        float *row = t->w + r * n, *scale = t->scale + r * n;
+        uint8_t *scales = (uint8_t *)w->out->scales + (row0 + r) * w->out->scale_row_bytes;
+        oz_weight_row(row, g->weight, row0 + r, 0, n);
+        if (oz_rtn_row((uint8_t *)w->out->codes + (row0 + r) * w->out->code_row_bytes, scales, &g->rtn, row, n, err) != OZ_OK)
+            return oz_err_prefix(err, "row %lld", (long long)(row0 + r));
+        for (int64_t c = 0; c < n; c++) {
+            if (c % step == 0) oz_to_f32(&scale[c], g->rtn.scale_dtype, scales + (size_t)(c / step) * size, 1);
+            else scale[c] = scale[c - 1];
+            t->e[r * n + c] = row[c] - oz_code_nearest(g->rtn.codec, row[c] / scale[c]) * scale[c];
+        }
+    }
+    sums[0] = weighted(t, g->hessian, t->e);
+    sums[2] = weighted(t, g->hessian, t->w);
+    return OZ_OK;
+}
+
+/* Column k of the order: rounds it, and takes its error off the rest of its block. */
+static void column(const work *w, const tile *t, int64_t k, int64_t k0, int64_t k1) {
+    const oz_gptq *g = w->g;
+    const int64_t n = g->weight->cols, c = g->factor->perm[k];
+    const float *u = g->factor->u + k * n, *x = t->t + k * ROWS;
+    float *err = t->err + (k - k0) * ROWS;
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        const float scale = t->scale[r * n + c], code = oz_code_nearest(g->rtn.codec, x[r] / scale);
+        t->codes[r * n + c] = code;
+        t->e[r * n + c] = t->w[r * n + c] - code * scale;
+        err[r] = (x[r] - code * scale) / u[k];
+    }
+    for (int64_t j = k + 1; j < k1; j++) {
+        float *y = t->t + j * ROWS;
+        for (int64_t r = 0; r < ROWS; r++) y[r] -= u[j] * err[r];
+    }
+}
+
+static oz_status tile_run(const work *w, int64_t row0, float *scratch, double *sums, oz_err *err) {
+    const oz_gptq *g = w->g;
+    const int64_t n = g->weight->cols;
+    const tile t = tile_view(scratch, n, g->weight->rows - row0 < ROWS ? g->weight->rows - row0 : ROWS);
+    OZ_TRY(tile_begin(w, &t, row0, sums, err));
+    memset(t.t, 0, (size_t)(n * ROWS) * sizeof(float));
+    memset(t.err, 0, (size_t)(BLOCK * ROWS) * sizeof(float));
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t r = 0; r < t.n_rows; r++) t.t[k * ROWS + r] = t.w[r * n + g->factor->perm[k]];
+    for (int64_t k0 = 0; k0 < n; k0 += BLOCK) {
+        const int64_t k1 = n - k0 < BLOCK ? n : k0 + BLOCK;
+        for (int64_t k = k0; k < k1; k++) column(w, &t, k, k0, k1);
+        if (k1 < n)
+            cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)(n - k1), ROWS, (int)(k1 - k0), -1.0f, g->factor->u + k0 * n + k1, (int)n, t.err, ROWS, 1.0f,
+                        t.t + k1 * ROWS, ROWS);
+    }
+    for (int64_t r = 0; r < t.n_rows; r++) oz_codes_store((uint8_t *)w->out->codes + (row0 + r) * w->out->code_row_bytes, g->rtn.codec, t.codes + r * n, n);
+    sums[1] = weighted(&t, g->hessian, t.e);
+    return OZ_OK;
+}
+
+static void tiles_run(void *arg, int thread, int64_t begin, int64_t end) {
+    const work *w = arg;
+    float *scratch = w->scratch + (size_t)thread * tile_floats(w->g->weight->cols);
+    for (int64_t i = begin; i < end; i++)
+        if (tile_run(w, i * ROWS, scratch, w->sums + 3 * i, &w->errs[thread]) != OZ_OK) return;
+}
+
+oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, const char *what, oz_err *err) {
+    const int64_t n_tiles = (g->weight->rows + ROWS - 1) / ROWS;
+    const int n_threads = oz_pool_threads(pool);
+    work w = {.g = g, .out = out};
+    OZ_TRY(oz_big_new((void **)&w.scratch, (size_t)n_threads * tile_floats(g->weight->cols) * sizeof(float), what, err));
+    w.errs = oz_alloc_array((size_t)n_threads, sizeof *w.errs);
+    w.sums = oz_alloc_array((size_t)n_tiles * 3, sizeof *w.sums);
+    oz_pool_run(pool, n_tiles, 1, tiles_run, &w);
+    oz_status st = OZ_OK;
+    for (int t = 0; t < n_threads && st == OZ_OK; t++)
+        if (w.errs[t].code != OZ_OK) st = oz_err_set(err, w.errs[t].code, __FILE__, __LINE__, "%s: %s", what, w.errs[t].msg);
+    double sums[3] = {0};
+    for (int64_t i = 0; i < n_tiles * 3; i++) sums[i % 3] += w.sums[i];
+    out->before = sums[2] > 0 ? sums[0] / sums[2] : 0;
+    out->after = sums[2] > 0 ? sums[1] / sums[2] : 0;
+    oz_free(w.sums);
+    oz_free(w.errs);
+    oz_big_free(w.scratch);
+    return st;
+}

@@ -1,0 +1,391 @@
+/* GPTQ of a whole checkpoint, layer by layer. Of each layer
+ *   1. the original weights are loaded, all calibration sequences run through it, and taps sum up what its linear modules read;
+ *   2. its modules are quantized and written to their places in the new checkpoint;
+ *   3. it is loaded again from there, by the reader that will read it in use, and the sequences run through it once more: what comes out goes
+ *      into the next layer.
+ * The forward pass is the model's own; nothing here knows a layer from the inside. After each layer the state on disk is all there is. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/sha256.h"
+#include "quantize/internal.h"
+
+/* What some modules of a layer read. */
+typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ } input;
+
+typedef struct job {
+    oz_quantize *q;
+    const oz_quantize_gptq_cfg *cfg;
+    oz_pool *pool;
+    oz_work work;
+    oz_writer *writer;
+    oz_stream stream;
+    int64_t n_layers, hidden_size, longest; /* longest sequence, in tokens */
+    input *inputs;                          /* of the layer */
+    size_t n_inputs, cap_inputs;
+} job;
+
+/* ---- what the run depends on ---- */
+
+static json_t *hex(oz_sha256 *s) {
+    char out[65];
+    oz_sha256_hex(out, s);
+    return json_string(out);
+}
+
+static void add_json(oz_sha256 *s, const json_t *v) {
+    char *text = json_dumps(v, JSON_SORT_KEYS | JSON_COMPACT);
+    oz_sha256_add(s, text, strlen(text));
+    free(text);
+}
+
+static json_t *identity(const job *j) {
+    const oz_quantize *q = j->q;
+    const oz_calibration *c = j->cfg->calibration;
+    oz_sha256 model, plan, text;
+    oz_sha256_init(&model);
+    add_json(&model, oz_ckpt_config(q->ckpt));
+    for (size_t i = 0; i < oz_ckpt_count(q->ckpt); i++) {
+        const oz_tensor *t = oz_ckpt_at(q->ckpt, i);
+        oz_sha256_add(&model, t->name, strlen(t->name) + 1);
+        oz_sha256_add(&model, &(int64_t[]){(int64_t)t->dtype, (int64_t)t->n_bytes}, 2 * sizeof(int64_t));
+    }
+    oz_sha256_init(&plan);
+    add_json(&plan, q->config);
+    oz_sha256_add(&plan, &j->cfg->dampening, sizeof j->cfg->dampening);
+    for (size_t i = 0; i < oz_layout_file_count(q->layout); i++) {
+        size_t n_bytes;
+        const char *name = oz_layout_file(q->layout, i, &n_bytes);
+        oz_sha256_add(&plan, name, strlen(name) + 1);
+        oz_sha256_add(&plan, &n_bytes, sizeof n_bytes);
+    }
+    oz_sha256_init(&text);
+    oz_sha256_add(&text, c->begin, (size_t)(c->n_seqs + 1) * sizeof *c->begin);
+    oz_sha256_add(&text, c->ids, (size_t)c->begin[c->n_seqs] * sizeof *c->ids);
+    return json_pack("{s:o, s:o, s:o, s:s}", "model", hex(&model), "scheme or other option", hex(&plan), "calibration text", hex(&text), "version of the program",
+                     j->cfg->version);
+}
+
+/* ---- checks ---- */
+
+static oz_status check(job *j, oz_err *err) {
+    const oz_quantize *q = j->q;
+    const oz_calibration *c = j->cfg->calibration;
+    int64_t vocab_size = 0;
+    for (size_t i = 0; i < q->list.n; i++) {
+        const oz_arch_tensor *t = &q->list.items[i];
+        if (t->role == OZ_ROLE_EMBED) vocab_size = t->rows, j->hidden_size = t->cols;
+        if (t->layer >= j->n_layers) j->n_layers = t->layer + 1;
+        OZ_NEED(!q->items[i].quantized || t->layer >= 0, err, OZ_E_ARG, "%s: --method gptq quantizes what is in layers; leave it out of --targets", t->module);
+    }
+    for (int64_t i = 0; i < c->n_seqs; i++)
+        if (c->begin[i + 1] - c->begin[i] > j->longest) j->longest = c->begin[i + 1] - c->begin[i];
+    for (int64_t i = 0; i < c->begin[c->n_seqs]; i++)
+        OZ_NEED(c->ids[i] < vocab_size, err, OZ_E_FORMAT, "%s: token id %d: must be below the model's vocab_size %" PRId64, c->name, c->ids[i], vocab_size);
+    return OZ_OK;
+}
+
+/* ---- the checkpoint under way ---- */
+
+/* The tensors that stand for an item in the new checkpoint. */
+static oz_status item_keep(job *j, const oz_quantize_item *it, oz_err *err) {
+    if (!it->quantized) return oz_writer_keep(j->writer, it->tensor->name, err);
+    oz_part parts[OZ_MAX_PARTS];
+    const int n = oz_scheme_parts(parts, &j->q->scheme, it->arch->rows, it->arch->cols, j->q->model_dtype);
+    for (int i = 0; i < n; i++) {
+        char *name = oz_asprintf("%s%s", it->arch->module, parts[i].suffix);
+        oz_status st = oz_writer_keep(j->writer, name, err);
+        oz_free(name);
+        OZ_TRY(st);
+    }
+    return OZ_OK;
+}
+
+static oz_status out_take_up(job *j, oz_err *err) {
+    OZ_TRY(oz_writer_reopen(&j->writer, j->q->layout, j->work.out, err));
+    j->stream.writer = j->writer;
+    for (size_t i = 0; i < j->q->n_items; i++) {
+        const oz_quantize_item *it = &j->q->items[i];
+        if (it->absent || (it->quantized && it->arch->layer >= j->work.layers_done)) continue;
+        OZ_TRY(item_keep(j, it, err));
+    }
+    return OZ_OK;
+}
+
+/* How the checkpoint was made, in itself. */
+static oz_status recipe_write(const job *j, oz_err *err) {
+    const oz_calibration *c = j->cfg->calibration;
+    json_t *r = json_pack("{s:s, s:s, s:I, s:{s:f, s:i, s:s}, s:{s:s, s:s, s:I, s:I, s:I}, s:s, s:s}", "method", "gptq", "scheme", j->q->scheme.name, "group_size",
+                          (json_int_t)j->q->scheme.group_size, "parameters", "dampening_frac", j->cfg->dampening, "block_size", OZ_GPTQ_BLOCK, "actorder", "static", "calibration", "file",
+                          c->name, "sha256", c->sha256, "sequences", (json_int_t)c->n_seqs, "max_seq_length", (json_int_t)c->max_len, "tokens", (json_int_t)c->begin[c->n_seqs],
+                          "program", "ounce", "version", j->cfg->version);
+    char *text = json_dumps(r, JSON_INDENT(2) | JSON_SORT_KEYS), *path = oz_path_join(j->work.out, "ounce_recipe.json"), *line = oz_asprintf("%s\n", text);
+    oz_status st = oz_file_write_atomic(path, line, strlen(line), err);
+    oz_free(line);
+    oz_free(path);
+    free(text);
+    json_decref(r);
+    return st;
+}
+
+/* All but the quantized modules. */
+static oz_status out_begin(job *j, oz_err *err) {
+    if (oz_path_exists(j->work.out)) OZ_TRY(oz_dir_remove(j->work.out, err));
+    OZ_NEED(mkdir(j->work.out, 0777) == 0, err, OZ_E_IO, "%s: cannot create: %s", j->work.out, strerror(errno));
+    OZ_TRY(oz_ckpt_copy_side_files(j->q->ckpt, j->work.out, err));
+    OZ_TRY(oz_config_write(j->q->config, j->work.out, err));
+    OZ_TRY(recipe_write(j, err));
+    OZ_TRY(oz_writer_open(&j->writer, j->q->layout, j->work.out, err));
+    j->stream.writer = j->writer;
+    for (size_t i = 0; i < j->q->n_items; i++)
+        if (!j->q->items[i].quantized) OZ_TRY(oz_quantize_write_item(j->q, &j->q->items[i], &j->stream, err));
+    OZ_TRY(oz_writer_sync(j->writer, err));
+    j->work.layers_done = 0;
+    return oz_work_save(&j->work, err);
+}
+
+/* ---- running sequences ---- */
+
+static char *residual_path(const job *j, int64_t layer, const char *suffix) {
+    char name[64];
+    snprintf(name, sizeof name, "residual-%" PRId64 "%s", layer, suffix);
+    return oz_work_path(&j->work, name);
+}
+
+/* All sequences through one layer: to the taps, or into the file of the next layer's inputs. */
+typedef struct pass { job *j; oz_model *m; oz_state *state; int64_t layer; float *x, *y; int32_t *blocks; oz_rows_file in, out; bool has_in, has_out; } pass;
+
+static void on_tap(void *arg, const oz_tap *t) {
+    job *j = arg;
+    for (size_t i = 0; i < j->n_inputs; i++)
+        for (int k = 0; k < t->n_modules; k++)
+            if (strcmp(j->inputs[i].items[0]->arch->module, t->modules[k]) == 0) oz_hessian_add(&j->inputs[i].hessian, j->pool, t->rows, t->n_tok);
+}
+
+static oz_status sequence_run(pass *p, int64_t i, oz_err *err) {
+    job *j = p->j;
+    const oz_calibration *c = j->cfg->calibration;
+    const int64_t n = c->begin[i + 1] - c->begin[i];
+    const size_t row = (size_t)j->hidden_size * sizeof(float), offset = (size_t)c->begin[i] * row;
+    if (p->has_in) OZ_TRY(oz_rows_read(&p->in, p->x, offset, (size_t)n * row, err));
+    const oz_seg seg = {0, n, 0, p->blocks};
+    const oz_call call = {.ids = p->has_in ? NULL : c->ids + c->begin[i], .n_tok = n, .segs = &seg, .n_segs = 1, .layer_begin = p->layer, .layer_end = p->layer + 1,
+                          .residual_in = p->has_in ? p->x : NULL, .residual_out = p->has_out ? p->y : NULL, .tap = p->has_out ? NULL : on_tap, .tap_arg = j};
+    OZ_TRY(oz_model_run(p->m, p->state, &call, NULL, err));
+    if (p->has_out) OZ_TRY(oz_rows_write(&p->out, p->y, offset, (size_t)n * row, err));
+    return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
+}
+
+static oz_status pass_open(pass *p, bool has_out, oz_err *err) {
+    job *j = p->j;
+    const size_t n_bytes = (size_t)(j->longest * j->hidden_size) * sizeof(float);
+    const int64_t n_blocks = (j->longest + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
+    OZ_NEED(oz_model_get(p->m)->max_len >= j->longest, err, OZ_E_ARG, "--max-seq-length: the model takes %" PRId64 " tokens, and the calibration has sequences of %" PRId64,
+            oz_model_get(p->m)->max_len, j->longest);
+    OZ_TRY(oz_state_new(&p->state, p->m, n_blocks, err));
+    p->blocks = oz_alloc_array((size_t)n_blocks, sizeof *p->blocks);
+    for (int64_t i = 0; i < n_blocks; i++) p->blocks[i] = (int32_t)i;
+    OZ_TRY(oz_big_new((void **)&p->x, n_bytes, "residual", err));
+    OZ_TRY(oz_big_new((void **)&p->y, n_bytes, "residual", err));
+    p->has_in = p->layer > 0;
+    if (p->has_in) OZ_TRY(oz_rows_open(&p->in, residual_path(j, p->layer, ""), false, err));
+    p->has_out = has_out;
+    return has_out ? oz_rows_open(&p->out, residual_path(j, p->layer + 1, ".new"), true, err) : OZ_OK;
+}
+
+static void pass_close(pass *p) {
+    oz_rows_close(&p->in);
+    oz_rows_close(&p->out);
+    oz_big_free(p->x);
+    oz_big_free(p->y);
+    oz_free(p->blocks);
+    oz_state_free(&p->state);
+}
+
+static oz_status sequences_run(job *j, oz_model *m, int64_t layer, bool has_out, oz_err *err) {
+    pass p = {.j = j, .m = m, .layer = layer};
+    oz_status st = pass_open(&p, has_out, err);
+    for (int64_t i = 0; st == OZ_OK && i < j->cfg->calibration->n_seqs; i++) st = sequence_run(&p, i, err);
+    if (st == OZ_OK && has_out) st = oz_rows_sync(&p.out, err);
+    pass_close(&p);
+    return st;
+}
+
+/* ---- a layer ---- */
+
+static oz_status model_open(oz_model **m, const job *j, const oz_ckpt *c, int64_t layer, unsigned taps, oz_err *err) {
+    return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){"f32", 0, j->longest, taps, layer, layer + 1, NULL}, err);
+}
+
+static oz_quantize_item *item_of(const job *j, const char *module) {
+    for (size_t i = 0; i < j->q->list.n; i++) {
+        oz_quantize_item *it = &j->q->items[i];
+        if (it->quantized && strcmp(it->arch->module, module) == 0) return it;
+    }
+    return NULL;
+}
+
+static oz_status inputs_new(job *j, const oz_model *m, oz_err *err) {
+    for (size_t i = 0; i < oz_model_tap_count(m); i++) {
+        const oz_tap t = oz_model_tap_at(m, i);
+        input in = {.n_items = 0};
+        for (int k = 0; k < t.n_modules; k++)
+            if ((in.items[in.n_items] = item_of(j, t.modules[k]))) in.n_items++;
+        if (!in.n_items) continue;
+        OZ_TRY(oz_hessian_init(&in.hessian, t.width, t.modules[0], err));
+        oz_grow((void **)&j->inputs, &j->cap_inputs, j->n_inputs + 1, sizeof *j->inputs);
+        j->inputs[j->n_inputs++] = in;
+    }
+    return OZ_OK;
+}
+
+static void inputs_free(job *j) {
+    for (size_t i = 0; i < j->n_inputs; i++) oz_hessian_deinit(&j->inputs[i].hessian);
+    j->n_inputs = 0;
+}
+
+static oz_status hessians_sum(job *j, int64_t layer, oz_err *err) {
+    oz_model *m;
+    OZ_TRY(model_open(&m, j, j->q->ckpt, layer, OZ_TAP_LINEAR, err));
+    oz_status st = inputs_new(j, m, err);
+    if (st == OZ_OK) st = sequences_run(j, m, layer, false, err);
+    oz_model_close(&m);
+    return st;
+}
+
+static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq *g, oz_gptq_result *r, oz_err *err) {
+    const oz_arch_tensor *t = it->arch;
+    oz_part parts[OZ_MAX_PARTS];
+    oz_scheme_parts(parts, &j->q->scheme, t->rows, t->cols, j->q->model_dtype);
+    r->code_row_bytes = oz_codec_row_bytes(g->rtn.codec, t->cols);
+    r->scale_row_bytes = parts[1].dims[1] * oz_dtype_get(g->rtn.scale_dtype)->block_bytes;
+    OZ_TRY(oz_big_new(&r->codes, (size_t)(t->rows * r->code_row_bytes), t->module, err));
+    OZ_TRY(oz_big_new(&r->scales, (size_t)(t->rows * r->scale_row_bytes), t->module, err));
+    OZ_TRY(oz_gptq_run(r, g, j->pool, t->module, err));
+    const oz_module m = {t->module, t->class_name, t->rows, t->cols};
+    OZ_TRY(oz_stream_module(&j->stream, &m, &j->q->scheme, j->q->model_dtype, r->codes, r->scales, err));
+    oz_log_info("%s: output error %.4g, of rounding to nearest %.4g", t->module, r->after, r->before);
+    json_array_append_new(json_object_get(j->work.manifest, "modules"),
+                          json_pack("{s:s, s:f, s:f, s:f}", "module", t->module, "before", r->before, "after", r->after, "dampening", g->factor->dampening));
+    return OZ_OK;
+}
+
+static oz_status input_quantize(job *j, input *in, oz_err *err) {
+    oz_factor f;
+    const char *what = in->items[0]->arch->module;
+    if (!in->hessian.n_rows) oz_log_warn("%s: no token of the calibration text reaches it: rounded to nearest", what);
+    OZ_TRY(oz_hessian_close(&in->hessian, what, err));
+    OZ_TRY(oz_factor_init(&f, &in->hessian, j->cfg->dampening, j->pool, what, err));
+    if (f.dampening > j->cfg->dampening) oz_log_warn("%s: dampening raised from %g to %g of the mean diagonal, to make its Hessian positive definite", what, j->cfg->dampening, f.dampening);
+    oz_status st = OZ_OK;
+    for (int k = 0; st == OZ_OK && k < in->n_items; k++) {
+        const oz_quantize_item *it = in->items[k];
+        oz_gptq_result r = {0};
+        const oz_gptq g = {&in->hessian, &f, &it->weight, {j->q->scheme.codec, j->q->scheme.group_size, j->q->model_dtype}};
+        st = module_write(j, it, &g, &r, err);
+        oz_big_free(r.codes);
+        oz_big_free(r.scales);
+        oz_ckpt_drop(j->q->ckpt, it->tensor);
+    }
+    oz_factor_deinit(&f);
+    return st;
+}
+
+/* The next layer's inputs, out of this layer as it was written. */
+static oz_status outputs_write(job *j, int64_t layer, oz_err *err) {
+    oz_ckpt *c;
+    oz_model *m = NULL;
+    OZ_TRY(oz_ckpt_open(&c, j->work.out, err));
+    oz_status st = model_open(&m, j, c, layer, 0, err);
+    if (st == OZ_OK) st = sequences_run(j, m, layer, true, err);
+    oz_model_close(&m);
+    oz_ckpt_close(&c);
+    char *from = residual_path(j, layer + 1, ".new"), *to = residual_path(j, layer + 1, "");
+    if (st == OZ_OK && rename(from, to) != 0) st = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: cannot rename to it: %s", to, strerror(errno));
+    oz_free(from);
+    oz_free(to);
+    return st;
+}
+
+static oz_status layer_run(job *j, int64_t layer, oz_err *err) {
+    oz_status st = hessians_sum(j, layer, err);
+    for (size_t i = 0; st == OZ_OK && i < j->n_inputs; i++) st = input_quantize(j, &j->inputs[i], err);
+    inputs_free(j);
+    OZ_TRY(st);
+    OZ_TRY(oz_writer_sync(j->writer, err));
+    if (layer + 1 < j->n_layers) OZ_TRY(outputs_write(j, layer, err));
+    j->work.layers_done = layer + 1;
+    OZ_TRY(oz_work_save(&j->work, err));
+    char *spent = residual_path(j, layer, "");
+    unlink(spent);
+    oz_free(spent);
+    return OZ_OK;
+}
+
+/* ---- the whole ---- */
+
+/* Bytes of the items that are quantized from some layer on, or of those that are kept. */
+static int64_t bytes_of(const job *j, bool quantized, int64_t layer) {
+    int64_t n = 0;
+    for (size_t i = 0; i < j->q->n_items; i++) {
+        const oz_quantize_item *it = &j->q->items[i];
+        if (it->quantized == quantized && (!quantized || it->arch->layer >= layer)) n += (int64_t)it->bytes;
+    }
+    return n;
+}
+
+static oz_status run(job *j, const char *target, oz_err *err) {
+    oz_stream_init(&j->stream, NULL, j->pool, "copying", bytes_of(j, false, 0));
+    OZ_TRY(j->work.layers_done < 0 ? out_begin(j, err) : out_take_up(j, err));
+    oz_progress_deinit(&j->stream.progress);
+    oz_progress_init(&j->stream.progress, "quantizing", "B", bytes_of(j, true, j->work.layers_done));
+    j->stream.done_bytes = 0;
+    if (j->work.layers_done > 0) oz_log_info("%s: %" PRId64 " of %" PRId64 " layers are done", j->work.dir, j->work.layers_done, j->n_layers);
+    for (int64_t i = j->work.layers_done; i < j->n_layers; i++) OZ_TRY(layer_run(j, i, err));
+    OZ_TRY(oz_writer_finish(j->writer, err));
+    return oz_dir_commit(j->work.out, target, j->cfg->force, err);
+}
+
+/* A run that was killed after its checkpoint had appeared has only its folder to remove. */
+static bool is_finished(const job *j, const char *target) {
+    return j->work.layers_done == j->n_layers && !oz_path_exists(j->work.out) && oz_path_exists(target);
+}
+
+static oz_status work_begin(job *j, const char *target, oz_err *err) {
+    json_t *id = identity(j);
+    oz_status st = oz_work_open(&j->work, target, j->cfg->resume, id, err);
+    json_decref(id);
+    OZ_TRY(st);
+    OZ_NEED(is_finished(j, target) || j->cfg->force || !oz_path_exists(target), err, OZ_E_ARG, "%s: exists already (--force replaces it)", target);
+    return OZ_OK;
+}
+
+oz_status oz_quantize_gptq(json_t **report, oz_quantize *q, const char *target, const oz_quantize_gptq_cfg *cfg, oz_pool *pool, oz_err *err) {
+    job j = {.q = q, .cfg = cfg, .pool = pool};
+    *report = NULL;
+    oz_blas_init();
+    OZ_TRY(check(&j, err));
+    OZ_NEED(cfg->force || cfg->resume || !oz_path_exists(target), err, OZ_E_ARG, "%s: exists already (--force replaces it)", target);
+    oz_status st = work_begin(&j, target, err);
+    if (st == OZ_OK && !is_finished(&j, target)) {
+        st = run(&j, target, err);
+        oz_stream_deinit(&j.stream);
+        oz_writer_close(&j.writer);
+        if (st == OZ_E_INTERRUPTED) {
+            oz_err_clear(err);
+            oz_err_set(err, st, __FILE__, __LINE__, "interrupted; %s holds %" PRId64 " of %" PRId64 " layers: the same command with --resume goes on from there", j.work.dir,
+                       j.work.layers_done < 0 ? 0 : j.work.layers_done, j.n_layers);
+        } else if (st != OZ_OK) oz_log_info("%s keeps what was done; the same command with --resume goes on from there", j.work.dir);
+    }
+    if (st == OZ_OK) st = oz_dir_remove(j.work.dir, err);
+    if (st == OZ_OK) *report = json_incref(json_object_get(j.work.manifest, "modules"));
+    oz_work_close(&j.work);
+    oz_free(j.inputs);
+    return st;
+}

@@ -1,0 +1,195 @@
+/* Hessians of linear modules' inputs, and their factors (GPTQ, Frantar et al. 2022).
+ *
+ * H = sum of x x^T over all rows x that a module reads, in f32; a constant factor does not matter. GPTQ needs U, upper triangular with
+ * H^-1 = U^T U, in the order in which columns are quantized. Turned round (rows and columns reversed), H = L L^T gives U = L^-1 turned
+ * round, so one Cholesky factorization and one triangular inverse do; inverting H and factoring the inverse, as is usual, takes
+ * twice the work and loses digits twice. This part runs in f64: a Hessian of activations easily has a condition of 1e6.
+ *
+ * Determinism: every BLAS call works on a tile of fixed size and is single-threaded; threads take whole tiles, so neither their number nor
+ * their timing shows in a bit. */
+#include <cblas.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+#include "quantize/internal.h"
+
+/* LAPACK's Cholesky, in Fortran's calling convention; OpenBLAS has it, its C headers do not. */
+void dpotrf_(const char *uplo, const int *n, double *a, const int *lda, int *info, size_t uplo_len);
+
+enum { SUM_TILE = 192, FACTOR_TILE = 128 };
+
+static int64_t tiles_of(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
+static int64_t tile_len(int64_t i, int64_t n, int64_t tile) { return n - i * tile < tile ? n - i * tile : tile; }
+
+/* The k-th pair (i, j), j <= i, of a triangle row by row. */
+static void pair_at(int64_t *i, int64_t *j, int64_t k) {
+    for (*i = 0; k > *i; k -= *i + 1, ++*i) {}
+    *j = k;
+}
+
+void oz_blas_init(void) { openblas_set_num_threads(1); }
+
+/* ---- the sum ---- */
+
+oz_status oz_hessian_init(oz_hessian *h, int64_t n, const char *what, oz_err *err) {
+    *h = (oz_hessian){.n = n};
+    return oz_big_new((void **)&h->sum, (size_t)n * (size_t)n * sizeof(float), what, err);
+}
+
+void oz_hessian_deinit(oz_hessian *h) {
+    oz_big_free(h->sum);
+    *h = (oz_hessian){0};
+}
+
+typedef struct addition { oz_hessian *h; const float *x; int64_t n_rows; } addition;
+
+static void add_tiles(void *arg, int thread, int64_t begin, int64_t end) {
+    (void)thread;
+    const addition *a = arg;
+    const int64_t n = a->h->n;
+    for (int64_t k = begin; k < end; k++) {
+        int64_t i, j;
+        pair_at(&i, &j, k);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)tile_len(i, n, SUM_TILE), (int)tile_len(j, n, SUM_TILE), (int)a->n_rows, 1.0f, a->x + i * SUM_TILE, (int)n,
+                    a->x + j * SUM_TILE, (int)n, 1.0f, a->h->sum + i * SUM_TILE * n + j * SUM_TILE, (int)n);
+    }
+}
+
+void oz_hessian_add(oz_hessian *h, oz_pool *pool, const float *x, int64_t n_rows) {
+    const int64_t t = tiles_of(h->n, SUM_TILE);
+    oz_pool_run(pool, t * (t + 1) / 2, 1, add_tiles, &(addition){h, x, n_rows});
+    h->n_rows += n_rows;
+}
+
+oz_status oz_hessian_close(oz_hessian *h, const char *what, oz_err *err) {
+    for (int64_t i = 0; i < h->n; i++) {
+        OZ_NEED(isfinite(h->sum[i * h->n + i]), err, OZ_E_FORMAT, "%s: the calibration text gives activations that are not finite, the first in column %lld", what, (long long)i);
+        for (int64_t j = 0; j < i; j++) h->sum[j * h->n + i] = h->sum[i * h->n + j];
+    }
+    return OZ_OK;
+}
+
+/* ---- the factor ---- */
+
+typedef struct diagonal { float v; int32_t i; } diagonal;
+
+static int by_size(const void *pa, const void *pb) {
+    const diagonal *a = pa, *b = pb;
+    return a->v != b->v ? (a->v > b->v ? -1 : 1) : (a->i > b->i) - (a->i < b->i);
+}
+
+/* Columns by descending diagonal; returns the mean of those that are not zero (1 if all are). */
+static double order(int32_t *perm, const oz_hessian *h) {
+    diagonal *d = oz_alloc_array((size_t)h->n, sizeof *d);
+    double sum = 0;
+    int64_t live = 0;
+    for (int64_t i = 0; i < h->n; i++) {
+        d[i] = (diagonal){h->sum[i * h->n + i], (int32_t)i};
+        sum += (double)d[i].v;
+        live += d[i].v > 0;
+    }
+    qsort(d, (size_t)h->n, sizeof *d, by_size);
+    for (int64_t i = 0; i < h->n; i++) perm[i] = d[i].i;
+    oz_free(d);
+    return live ? sum / (double)live : 1.0;
+}
+
+typedef struct factoring { double *a; int64_t n, k; oz_factor *f; double *columns; } factoring; /* a: [n, n], the lower triangle */
+
+/* H in order and turned round, with `damp` on the diagonal. A column that no calibration token ever moved is alone: it gets the mean. */
+static void fill(factoring *w, const oz_hessian *h, double mean, double damp) {
+    const int64_t n = w->n;
+    for (int64_t i = 0; i < n; i++) {
+        const float *row = h->sum + (int64_t)w->f->perm[n - 1 - i] * n;
+        for (int64_t j = 0; j <= i; j++) w->a[i * n + j] = (double)row[w->f->perm[n - 1 - j]];
+        if (w->a[i * n + i] == 0) w->a[i * n + i] = mean;
+        w->a[i * n + i] += damp;
+    }
+}
+
+static double *block_at(const factoring *w, int64_t i, int64_t j) { return w->a + i * FACTOR_TILE * w->n + j * FACTOR_TILE; }
+
+/* Blocks (i, k), i > k: times the inverse transpose of block (k, k). */
+static void panel_tiles(void *arg, int thread, int64_t begin, int64_t end) {
+    (void)thread;
+    const factoring *w = arg;
+    for (int64_t i = w->k + 1 + begin; i < w->k + 1 + end; i++)
+        cblas_dtrsm(CblasRowMajor, CblasRight, CblasLower, CblasTrans, CblasNonUnit, (int)tile_len(i, w->n, FACTOR_TILE), FACTOR_TILE, 1.0, block_at(w, w->k, w->k), (int)w->n,
+                    block_at(w, i, w->k), (int)w->n);
+}
+
+/* Blocks (i, j), i >= j > k: minus (i, k) (j, k)^T. */
+static void trailing_tiles(void *arg, int thread, int64_t begin, int64_t end) {
+    (void)thread;
+    const factoring *w = arg;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t i, j;
+        pair_at(&i, &j, t);
+        i += w->k + 1, j += w->k + 1;
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)tile_len(i, w->n, FACTOR_TILE), (int)tile_len(j, w->n, FACTOR_TILE), FACTOR_TILE, -1.0, block_at(w, i, w->k),
+                    (int)w->n, block_at(w, j, w->k), (int)w->n, 1.0, block_at(w, i, j), (int)w->n);
+    }
+}
+
+/* The Cholesky factor in place; false: not positive definite. LAPACK counts in columns: its upper triangle is our lower one. */
+static bool cholesky(factoring *w, oz_pool *pool) {
+    const int64_t t = tiles_of(w->n, FACTOR_TILE);
+    for (w->k = 0; w->k < t; w->k++) {
+        int info;
+        dpotrf_("U", &(int){(int)tile_len(w->k, w->n, FACTOR_TILE)}, block_at(w, w->k, w->k), &(int){(int)w->n}, &info, 1);
+        if (info != 0) return false;
+        const int64_t left = t - w->k - 1;
+        if (!left) break;
+        oz_pool_run(pool, left, 1, panel_tiles, w);
+        oz_pool_run(pool, left * (left + 1) / 2, 1, trailing_tiles, w);
+    }
+    return true;
+}
+
+/* Columns of L^-1, a tile at a time, into U turned round. Long and short ones alternate, so that threads get equal shares. */
+static void inverse_tiles(void *arg, int thread, int64_t begin, int64_t end) {
+    const factoring *w = arg;
+    const int64_t n = w->n, t = tiles_of(n, FACTOR_TILE);
+    double *x = w->columns + (int64_t)thread * n * FACTOR_TILE;
+    for (int64_t k = begin; k < end; k++) {
+        const int64_t b = k % 2 ? t - 1 - k / 2 : k / 2, c0 = b * FACTOR_TILE, nc = tile_len(b, n, FACTOR_TILE), nr = n - c0;
+        memset(x, 0, (size_t)(nr * nc) * sizeof *x);
+        for (int64_t i = 0; i < nc; i++) x[i * nc + i] = 1.0;
+        cblas_dtrsm(CblasRowMajor, CblasLeft, CblasLower, CblasNoTrans, CblasNonUnit, (int)nr, (int)nc, 1.0, block_at(w, b, b), (int)n, x, (int)nc);
+        for (int64_t i = 0; i < nr; i++)
+            for (int64_t j = 0; j < nc && j <= i; j++) w->f->u[(n - 1 - c0 - i) * n + (n - 1 - c0 - j)] = (float)x[i * nc + j];
+    }
+}
+
+/* What Cholesky does not take at `dampening` it is offered at ten times that, up to 1. */
+static oz_status factor(factoring *w, const oz_hessian *h, double dampening, oz_pool *pool, const char *what, oz_err *err) {
+    const int64_t n = h->n;
+    OZ_TRY(oz_big_new((void **)&w->f->u, (size_t)n * (size_t)n * sizeof(float), what, err));
+    OZ_TRY(oz_big_new((void **)&w->a, (size_t)n * (size_t)n * sizeof(double), what, err));
+    OZ_TRY(oz_big_new((void **)&w->columns, (size_t)oz_pool_threads(pool) * (size_t)(n * FACTOR_TILE) * sizeof(double), what, err));
+    const double mean = order(w->f->perm, h);
+    for (w->f->dampening = dampening;; w->f->dampening *= 10) {
+        OZ_NEED(w->f->dampening <= 1, err, OZ_E_FORMAT, "%s: its Hessian over the calibration text is not positive definite, even with its mean diagonal added", what);
+        fill(w, h, mean, w->f->dampening * mean);
+        if (cholesky(w, pool)) break;
+    }
+    oz_pool_run(pool, tiles_of(n, FACTOR_TILE), 1, inverse_tiles, w);
+    return OZ_OK;
+}
+
+oz_status oz_factor_init(oz_factor *f, const oz_hessian *h, double dampening, oz_pool *pool, const char *what, oz_err *err) {
+    *f = (oz_factor){.n = h->n, .perm = oz_alloc_array((size_t)h->n, sizeof(int32_t))};
+    factoring w = {.n = h->n, .f = f};
+    oz_status st = factor(&w, h, dampening, pool, what, err);
+    oz_big_free(w.a);
+    oz_big_free(w.columns);
+    if (st != OZ_OK) oz_factor_deinit(f);
+    return st;
+}
+
+void oz_factor_deinit(oz_factor *f) {
+    oz_big_free(f->u);
+    oz_free(f->perm);
+    *f = (oz_factor){0};
+}

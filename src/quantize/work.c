@@ -1,0 +1,132 @@
+/* The work folder of a quantization that goes layer by layer: OUT.gptq beside OUT.
+ *   manifest.json  what the run was begun with (hashes), how many layers are done, and their report
+ *   out/           the checkpoint in its final layout; the tensors of layers that are done, and all that is kept, are in place
+ *   residual-N     what goes into layer N, of all sequences, f32; layer 0's input is the ids
+ * The manifest is replaced atomically and last, after all that it speaks of was synced. Whatever it does not speak of is made anew, so
+ * a process may be killed anywhere. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "quantize/internal.h"
+
+enum { MANIFEST_LIMIT = 64 << 20 };
+
+static oz_status io_error(oz_err *err, const char *path, const char *what) { OZ_FAIL(err, OZ_E_IO, "%s: %s: %s", path, what, strerror(errno)); }
+
+char *oz_work_path(const oz_work *w, const char *name) { return oz_path_join(w->dir, name); }
+
+static oz_status manifest_write(const json_t *manifest, const char *dir, oz_err *err) {
+    char *path = oz_path_join(dir, "manifest.json"), *text = json_dumps(manifest, JSON_INDENT(1) | JSON_SORT_KEYS);
+    oz_status st = oz_file_write_atomic(path, text, strlen(text), err);
+    free(text);
+    oz_free(path);
+    return st;
+}
+
+oz_status oz_work_save(oz_work *w, oz_err *err) {
+    json_object_set_new(w->manifest, "layers_done", json_integer(w->layers_done));
+    return manifest_write(w->manifest, w->dir, err);
+}
+
+/* The folder appears with its manifest in it. */
+static oz_status begin(oz_work *w, const json_t *identity, oz_err *err) {
+    w->layers_done = -1;
+    w->manifest = json_pack("{s:O, s:i, s:[]}", "run", identity, "layers_done", -1, "modules");
+    oz_outdir *dir;
+    OZ_TRY(oz_outdir_open(&dir, w->dir, false, err));
+    oz_status st = manifest_write(w->manifest, oz_outdir_path(dir), err);
+    if (st == OZ_OK) st = oz_outdir_commit(dir, err);
+    oz_outdir_close(&dir);
+    return st;
+}
+
+static oz_status same_run(const oz_work *w, const json_t *identity, oz_err *err) {
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)identity, key, v)
+        OZ_NEED(json_equal(v, json_object_get(json_object_get(w->manifest, "run"), key)), err, OZ_E_ARG,
+                "%s: was begun with another %s; give the options it was begun with, or remove it to begin anew", w->dir, key);
+    return OZ_OK;
+}
+
+static oz_status take_up(oz_work *w, const json_t *identity, oz_err *err) {
+    char *path = oz_work_path(w, "manifest.json");
+    oz_status st = oz_json_load(&w->manifest, path, MANIFEST_LIMIT, err);
+    if (st == OZ_OK) {
+        w->layers_done = -2;
+        st = oz_json_int(&w->layers_done, w->manifest, path, "layers_done", -1, 1 << 20, err);
+    }
+    if (st == OZ_OK && (w->layers_done == -2 || !json_is_array(json_object_get(w->manifest, "modules"))))
+        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected layers_done and modules; remove the folder to begin anew", path);
+    oz_free(path);
+    return st == OZ_OK ? same_run(w, identity, err) : st;
+}
+
+oz_status oz_work_open(oz_work *w, const char *target, bool resume, const json_t *identity, oz_err *err) {
+    size_t n = strlen(target);
+    while (n > 1 && target[n - 1] == '/') n--;
+    char *name = oz_strndup(target, n);
+    *w = (oz_work){.dir = oz_asprintf("%s.gptq", name)};
+    oz_free(name);
+    w->out = oz_work_path(w, "out");
+    oz_status st;
+    if (!oz_path_exists(w->dir)) st = begin(w, identity, err);
+    else if (resume) st = take_up(w, identity, err);
+    else
+        st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: holds the work of a run that was broken off; --resume goes on with it, removing the folder begins anew", w->dir);
+    if (st != OZ_OK) oz_work_close(w);
+    return st;
+}
+
+void oz_work_close(oz_work *w) {
+    json_decref(w->manifest);
+    oz_free(w->dir);
+    oz_free(w->out);
+    *w = (oz_work){0};
+}
+
+/* ---- files of rows ---- */
+
+oz_status oz_rows_open(oz_rows_file *f, char *path, bool create, oz_err *err) {
+    *f = (oz_rows_file){.path = path, .fd = open(path, create ? O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666)};
+    if (f->fd >= 0) return OZ_OK;
+    oz_status st = io_error(err, path, create ? "cannot create" : "cannot open");
+    oz_rows_close(f);
+    return st;
+}
+
+oz_status oz_rows_read(const oz_rows_file *f, void *dst, size_t offset, size_t n, oz_err *err) {
+    for (size_t at = 0; at < n;) {
+        const ssize_t k = pread(f->fd, (char *)dst + at, n - at, (off_t)(offset + at));
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0) return io_error(err, f->path, "cannot read");
+        OZ_NEED(k > 0, err, OZ_E_FORMAT, "%s: expected at least %zu bytes, found %zu", f->path, offset + n, offset + at);
+        at += (size_t)k;
+    }
+    return OZ_OK;
+}
+
+oz_status oz_rows_write(const oz_rows_file *f, const void *src, size_t offset, size_t n, oz_err *err) {
+    for (size_t at = 0; at < n;) {
+        const ssize_t k = pwrite(f->fd, (const char *)src + at, n - at, (off_t)(offset + at));
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) return io_error(err, f->path, "cannot write");
+        at += (size_t)k;
+    }
+    return OZ_OK;
+}
+
+oz_status oz_rows_sync(const oz_rows_file *f, oz_err *err) { return fsync(f->fd) == 0 ? OZ_OK : io_error(err, f->path, "cannot write"); }
+
+void oz_rows_close(oz_rows_file *f) {
+    if (f->path && f->fd >= 0) close(f->fd);
+    oz_free(f->path);
+    *f = (oz_rows_file){0};
+}

@@ -1,0 +1,134 @@
+# ounce quantize --method gptq: its input, its result, its bytes whatever the threads and however often it is killed, its memory.
+. tests/lib.sh
+M=tests/golden/models
+
+# SEQUENCES LENGTH VOCABULARY SEED: lines of ids.
+ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
+ids 48 64 320 1 >"$T/cal.jsonl"
+ids 48 64 320 2 >"$T/other.jsonl"
+ids 8 64 280 3 >"$T/few.jsonl"
+ids 512 64 320 4 >"$T/long.jsonl"
+ids 1 600 320 5 >"$T/600.jsonl"
+json() { jq -rc "$2" "$1"; } # FILE FILTER
+G=($OUNCE quantize $M/llama -q --scheme W4A16 --group-size 32 --method gptq --calibration "$T/cal.jsonl" --num-calibration-samples 48 --max-seq-length 64)
+g() { "${G[@]}" "$@"; } # in the background the command itself, not the function: $! is then its own
+
+fails 'no calibration' 2 '--calibration: --method gptq needs text' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --method gptq
+fails 'calibration for nothing' 2 '--calibration: --method rtn uses none' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --calibration "$T/cal.jsonl"
+fails 'nothing to resume' 2 '--resume: --method rtn' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --resume
+fails 'too few sequences' 1 'cal.jsonl: 48 sequences, and --num-calibration-samples is 49' g -o "$T/o" --num-calibration-samples 49
+fails 'text without a tokenizer' 1 "needs the model's tokenizer.json" g -o "$T/o" --calibration README.md
+echo '{"ids":[5,320]}' >"$T/bad.jsonl"
+fails 'an id beyond the vocabulary' 1 'bad.jsonl: token id 320' g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
+echo '{"ids":[5,"x"]}' >"$T/bad.jsonl"
+fails 'a line that is none' 1 'bad.jsonl: line 1: ids[1]: must be a token id' g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
+fails 'sequences longer than the model' 1 '--max-seq-length: the model takes 512 tokens, and the calibration has sequences of 600' \
+    g -o "$T/o" --calibration "$T/600.jsonl" --num-calibration-samples 1 --max-seq-length 600
+rm -rf "$T/o.gptq"
+fails 'the head' 1 'lm_head: --method gptq quantizes what is in layers' g -o "$T/o" --targets Linear --targets lm_head
+ok 'nothing was written' test ! -e "$T/o" -a ! -e "$T/o.gptq"
+
+# The result.
+g -o "$T/a" -t 1 --json >"$T/a.json" || echo 'not ok gptq'
+same '21 modules, each with less error than rounding to nearest' '[21,true]' "$(json "$T/a.json" '[(.errors | length), ([.errors[] | 0 < .after and .after < .before] | all)]')"
+same 'the recipe' 'gptq W4A16 32 cal.jsonl 48 3072' "$(json "$T/a/ounce_recipe.json" '[.method, .scheme, .group_size, .calibration.file, .calibration.sequences, .calibration.tokens | tostring] | join(" ")')"
+same 'names the calibration text' "$(sha256sum <"$T/cal.jsonl" | cut -c-64)" "$(json "$T/a/ounce_recipe.json" .calibration.sha256)"
+ok 'no work is left' test ! -e "$T/a.gptq"
+seq 3 40 >"$T/ids"
+ok 'it runs' $OUNCE logits "$T/a" --ids "$T/ids" -o "$T/logits.safetensors" -q
+for t in 2 3; do
+    g -o "$T/b" -t $t --force >"$T/out" || echo "not ok $t threads"
+    ok "the same bytes with $t threads" diff -r "$T/a" "$T/b"
+done
+
+# Killed again and again, each time a little later: --resume ends in the same bytes.
+rm -rf "$T/b"
+kills=0
+for ms in 020 040 060 080 100 120 150 200 300 400 500 600 800 1000 1200 1500; do
+    "${G[@]}" -o "$T/b" -t 2 --resume >"$T/out" 2>"$T/err" &
+    sleep "$((10#$ms / 1000)).$(printf %03d $((10#$ms % 1000)))"
+    kill -9 $! 2>/dev/null && kills=$((kills + 1))
+    wait $! 2>/dev/null
+    [ -e "$T/b" ] && break
+done
+[ -e "$T/b" ] || g -o "$T/b" -t 3 --resume >"$T/out" || echo 'not ok resume'
+ok "killed $kills times: the same bytes" diff -r "$T/a" "$T/b"
+rm -rf "$T/b.gptq"
+
+# Between two layers.
+rm -rf "$T/b"
+for layer in 0 1 2; do
+    "${G[@]}" -o "$T/b" --resume >"$T/out" 2>"$T/err" &
+    for i in $(seq 3000); do grep -qs "\"layers_done\": $layer" "$T/b.gptq/manifest.json" && break; sleep 0.005; done
+    kill -9 $! 2>/dev/null
+    wait $! 2>/dev/null
+    ok "killed after layer $layer: the work is kept" test -f "$T/b.gptq/manifest.json" -a ! -e "$T/b"
+done
+fails 'without --resume' 1 "$T/b.gptq: holds the work of a run that was broken off; --resume goes on with it" g -o "$T/b"
+fails 'with other text' 1 "$T/b.gptq: was begun with another calibration text" g -o "$T/b" --resume --calibration "$T/other.jsonl"
+fails 'with another scheme' 1 "$T/b.gptq: was begun with another scheme or other option" g -o "$T/b" --resume --group-size 16
+ok 'and goes on' g -o "$T/b" --resume >"$T/out"
+ok 'to the same bytes' diff -r "$T/a" "$T/b"
+fails 'an existing folder' 1 "$T/b: exists already" g -o "$T/b"
+
+# Interrupted by the user: what --resume takes up is kept, and named.
+rm -rf "$T/b"
+"${G[@]}" -o "$T/b" >"$T/out" 2>"$T/err" &
+for i in $(seq 3000); do grep -qs '"layers_done": 0' "$T/b.gptq/manifest.json" && break; sleep 0.005; done
+kill -INT $!
+wait $!
+same 'interrupted: status' 1 $?
+ok 'interrupted: says how to go on' grep -q "interrupted; $T/b.gptq holds . of 3 layers: the same command with --resume goes on" "$T/err"
+g -o "$T/b" --resume >"$T/out"
+ok 'interrupted and resumed: the same bytes' diff -r "$T/a" "$T/b"
+
+# Killed when only the work folder was left to remove.
+mkdir "$T/c.gptq" && cp -r "$T/a" "$T/c"
+rm -rf "$T/b"
+"${G[@]}" -o "$T/b" >"$T/out" 2>&1 &
+for i in $(seq 3000); do grep -qs '"layers_done": 2' "$T/b.gptq/manifest.json" && break; sleep 0.005; done
+kill -9 $! 2>/dev/null
+wait $! 2>/dev/null
+sed 's/"layers_done": -*[0-9]*/"layers_done": 3/' "$T/b.gptq/manifest.json" >"$T/c.gptq/manifest.json"
+ok 'a finished run only tidies up' g -o "$T/c" --resume >"$T/out"
+ok 'and leaves the checkpoint alone' diff -r "$T/a" "$T/c"
+ok 'nothing else is left' test ! -e "$T/c.gptq"
+rm -rf "$T/b" "$T/b.gptq"
+
+# Other architectures and schemes.
+for m in qwen3 llama-tied-bias mixtral; do
+    for s in 'W4A16 --group-size 16' W8A16 W8A8 FP8_DYNAMIC; do
+        n=${s%% *}
+        $OUNCE quantize $M/$m -o "$T/$m-$n" -q --scheme $s --method gptq --calibration "$T/few.jsonl" --num-calibration-samples 8 --max-seq-length 48 --json >"$T/r.json" || echo "not ok $m $n"
+        same "$m $n: less error" true "$(json "$T/r.json" '([.errors[].after] | add) < ([.errors[].before] | add)')"
+        ok "$m $n: runs" $OUNCE logits "$T/$m-$n" --ids "$T/ids" -o "$T/logits.safetensors" -q
+    done
+done
+
+# Text: plain, and as lines.
+cat >"$T/config.json" <<'JSON'
+{"model_type":"llama","hidden_size":64,"intermediate_size":96,"num_hidden_layers":1,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":49152,"torch_dtype":"bfloat16","tie_word_embeddings":true}
+JSON
+$OUNCE synth "$T/config.json" -o "$T/m" -q >"$T/out" && cp tests/golden/tokenizers/smollm2/*.json "$T/m"
+t() { $OUNCE quantize "$T/m" -o "$T/t" --force -q --scheme W8A16 --method gptq --max-seq-length 32 "$@"; }
+fails 'too few tokens' 1 'tokens, and 1000 samples of 32 take 32000' t --calibration LICENSE --num-calibration-samples 1000
+t --calibration README.md --num-calibration-samples 6 >"$T/out" || echo 'not ok text'
+same 'plain text' '6 192' "$(json "$T/t/ounce_recipe.json" '.calibration | "\(.sequences) \(.tokens)"')"
+echo '{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}' >"$T/m/chat_template.jinja"
+printf '%s\n' '{"text":"One line of text."}' '' '{"messages":[{"role":"user","content":"What is it?"},{"role":"assistant","content":"A line."}]}' '{"ids":[1,2,3]}' >"$T/mixed.jsonl"
+t --calibration "$T/mixed.jsonl" --num-calibration-samples 3 >"$T/out" || echo 'not ok lines'
+want=$(($($OUNCE tokenize "$T/m" <<<'One line of text.' | wc -w) - 1 + $(printf '<|im_start|>user: What is it?<|im_end|><|im_start|>assistant: A line.<|im_end|>' | $OUNCE tokenize "$T/m" | wc -w) + 3))
+same 'lines: tokens' "$want" "$(json "$T/t/ounce_recipe.json" .calibration.tokens)"
+
+# Memory grows neither with the layers nor with the sequences.
+config() { echo '{"model_type":"llama","hidden_size":256,"intermediate_size":768,"num_hidden_layers":'$1',"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":320,"torch_dtype":"bfloat16"}'; }
+for n in 1 6; do
+    config $n >"$T/config.json"
+    $OUNCE_RELEASE synth "$T/config.json" -o "$T/s$n" -q >"$T/out"
+done
+rss() { # MODEL SEQUENCES
+    $OUNCE_RELEASE quantize "$T/$1" -o "$T/$1-$2" -q --scheme W4A16 --group-size 64 --method gptq --calibration "$T/long.jsonl" --num-calibration-samples $2 --max-seq-length 64 --json >"$T/r.json"
+    json "$T/r.json" '.peak_rss_bytes / 1048576 | floor'
+}
+small=$(rss s1 16) large=$(rss s6 512)
+ok "peak memory of 6 layers and 512 sequences $large MB, of 1 and 16 $small MB" test "$large" -le $((small + 8))
