@@ -1,19 +1,22 @@
 /* GPTQ of one matrix. Columns are quantized one after the other, those with the largest Hessian diagonal first; the error of each is made
  * up for by the columns that are still to come, as the factor of the inverse Hessian says. Groups stay those of the stored order
- * ("static" activation order), and their scales are fixed beforehand: a scale is rounded as it will be stored, then codes are chosen
- * against it, and the codes themselves are what is kept.
+ * ("static" activation order), and their scales are fixed beforehand by a search of how far to clip: a scale is rounded as it will be
+ * stored, then codes are chosen against it, and the codes themselves are what is kept.
  *
  * Rows do not touch each other. A tile of ROWS rows is the unit of work, held column by column, so that the inner loops run along it. */
 #include <cblas.h>
+#include <math.h>
 #include <string.h>
 #include "base/mem.h"
 #include "quantize/internal.h"
 
-enum { ROWS = 32, BLOCK = OZ_GPTQ_BLOCK };
+enum { ROWS = 32, BLOCK = OZ_GPTQ_BLOCK, SHRINK_STEPS = 20 };
+static const float SHRINK = 0.02f; /* of round-to-nearest's scale, a step of the search */
 
 typedef struct work {
     const oz_gptq *g;
     oz_gptq_result *out;
+    float *importance; /* [n], of columns in stored order */
     double *sums;   /* [tiles, 3]: error before, after, and what they are relative to */
     float *scratch; /* of each thread */
     oz_err *errs;   /* of each thread */
@@ -46,7 +49,34 @@ static double weighted(const tile *t, const oz_hessian *h, const float *e) {
     return sum;
 }
 
-/* The scales as round-to-nearest chooses them, and its error. */
+/* Shrinks the scale of a group of n columns where clipping its extremes costs less than the finer steps gain, in squared error weighted by
+ * importance. stored: round-to-nearest's scale in scale_dtype, replaced by the best; returns it. */
+static float scale_search(void *stored, const oz_rtn *q, const float *x, const float *importance, int64_t n) {
+    uint8_t best_stored[8];
+    const size_t size = (size_t)oz_dtype_get(q->scale_dtype)->block_bytes;
+    float full, best = 0;
+    double least = INFINITY;
+    oz_to_f32(&full, q->scale_dtype, stored, 1);
+    for (int i = 0; i < SHRINK_STEPS; i++) {
+        uint8_t candidate[8];
+        float s = full * (1.0f - SHRINK * (float)i);
+        oz_from_f32(candidate, q->scale_dtype, &s, 1);
+        oz_to_f32(&s, q->scale_dtype, candidate, 1);
+        if (!(s > 0)) break;
+        double loss = 0;
+        for (int64_t c = 0; c < n; c++) {
+            const float e = x[c] - oz_code_nearest(q->codec, x[c] / s) * s;
+            loss += (double)importance[c] * e * e;
+        }
+        if (loss >= least) continue;
+        least = loss, best = s;
+        memcpy(best_stored, candidate, size);
+    }
+    memcpy(stored, best_stored, size);
+    return best;
+}
+
+/* The scales, and the error of rounding to nearest with those that it would choose. */
 static oz_status tile_begin(const work *w, const tile *t, int64_t row0, double *sums, oz_err *err) {
     const oz_gptq *g = w->g;
     const int64_t n = g->weight->cols, step = g->rtn.group_size > 0 ? g->rtn.group_size : n;
@@ -61,6 +91,11 @@ static oz_status tile_begin(const work *w, const tile *t, int64_t row0, double *
             if (c % step == 0) oz_to_f32(&scale[c], g->rtn.scale_dtype, scales + (size_t)(c / step) * size, 1);
             else scale[c] = scale[c - 1];
             t->e[r * n + c] = row[c] - oz_code_nearest(g->rtn.codec, row[c] / scale[c]) * scale[c];
+        }
+        for (int64_t c = 0; c < n; c += step) {
+            const int64_t len = n - c < step ? n - c : step;
+            const float s = scale_search(scales + (size_t)(c / step) * size, &g->rtn, row + c, w->importance + c, len);
+            for (int64_t i = c; i < c + len; i++) scale[i] = s;
         }
     }
     sums[0] = weighted(t, g->hessian, t->e);
@@ -119,6 +154,12 @@ oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, cons
     const int n_threads = oz_pool_threads(pool);
     work w = {.g = g, .out = out};
     OZ_TRY(oz_big_new((void **)&w.scratch, (size_t)n_threads * tile_floats(g->weight->cols) * sizeof(float), what, err));
+    const int64_t n = g->weight->cols;
+    w.importance = oz_alloc_array((size_t)n, sizeof *w.importance);
+    for (int64_t k = 0; k < n; k++) { /* what an error in this column costs once those after it have made up for it */
+        const double u = g->factor->u[k * n + k];
+        w.importance[g->factor->perm[k]] = (float)(1.0 / (u * u));
+    }
     w.errs = oz_alloc_array((size_t)n_threads, sizeof *w.errs);
     w.sums = oz_alloc_array((size_t)n_tiles * 3, sizeof *w.sums);
     oz_pool_run(pool, n_tiles, 1, tiles_run, &w);
@@ -131,6 +172,7 @@ oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, cons
     out->after = sums[2] > 0 ? sums[1] / sums[2] : 0;
     oz_free(w.sums);
     oz_free(w.errs);
+    oz_free(w.importance);
     oz_big_free(w.scratch);
     return st;
 }

@@ -121,8 +121,8 @@ static oz_status out_take_up(job *j, oz_err *err) {
 /* How the checkpoint was made, in itself. */
 static oz_status recipe_write(const job *j, oz_err *err) {
     const oz_calibration *c = j->cfg->calibration;
-    json_t *r = json_pack("{s:s, s:s, s:I, s:{s:f, s:i, s:s}, s:{s:s, s:s, s:I, s:I, s:I}, s:s, s:s}", "method", "gptq", "scheme", j->q->scheme.name, "group_size",
-                          (json_int_t)j->q->scheme.group_size, "parameters", "dampening_frac", j->cfg->dampening, "block_size", OZ_GPTQ_BLOCK, "actorder", "static", "calibration", "file",
+    json_t *r = json_pack("{s:s, s:s, s:I, s:{s:f, s:i, s:s, s:s}, s:{s:s, s:s, s:I, s:I, s:I}, s:s, s:s}", "method", "gptq", "scheme", j->q->scheme.name, "group_size",
+                          (json_int_t)j->q->scheme.group_size, "parameters", "dampening_frac", j->cfg->dampening, "block_size", OZ_GPTQ_BLOCK, "actorder", "static", "scales", "searched", "calibration", "file",
                           c->name, "sha256", c->sha256, "sequences", (json_int_t)c->n_seqs, "max_seq_length", (json_int_t)c->max_len, "tokens", (json_int_t)c->begin[c->n_seqs],
                           "program", "ounce", "version", j->cfg->version);
     char *text = json_dumps(r, JSON_INDENT(2) | JSON_SORT_KEYS), *path = oz_path_join(j->work.out, "ounce_recipe.json"), *line = oz_asprintf("%s\n", text);
