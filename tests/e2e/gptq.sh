@@ -32,6 +32,7 @@ ok 'nothing was written' test ! -e "$T/o" -a ! -e "$T/o.gptq"
 g -o "$T/a" -t 1 --json >"$T/a.json" || echo 'not ok gptq'
 same '21 modules, each with less error than rounding to nearest' '[21,true]' "$(json "$T/a.json" '[(.errors | length), ([.errors[] | 0 < .after and .after < .before] | all)]')"
 same 'the recipe' 'gptq W4A16 32 cal.jsonl 48 3072' "$(json "$T/a/ounce_recipe.json" '[.method, .scheme, .group_size, .calibration.file, .calibration.sequences, .calibration.tokens | tostring] | join(" ")')"
+same 'and its parameters' '["static",128,0.01,"searched"]' "$(json "$T/a/ounce_recipe.json" '.parameters | [.actorder, .block_size, .dampening_frac, .scales]')"
 same 'names the calibration text' "$(sha256sum <"$T/cal.jsonl" | cut -c-64)" "$(json "$T/a/ounce_recipe.json" .calibration.sha256)"
 ok 'no work is left' test ! -e "$T/a.gptq"
 seq 3 40 >"$T/ids"
