@@ -69,5 +69,4 @@ void oz_comm_max(oz_comm *c, float *x, int64_t n) {
         }
 }
 
-void oz_comm_barrier(oz_comm *c) { if (c->t) c->t->barrier(); }
 void oz_comm_abort(oz_comm *c, int status) { if (c && c->t) c->t->end_all(status); }

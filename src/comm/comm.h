@@ -16,7 +16,6 @@ int oz_comm_size(const oz_comm *c);
 oz_status oz_comm_reserve(oz_comm *c, int64_t n, oz_err *err);
 void oz_comm_sum(oz_comm *c, float *x, int64_t n); /* x[i] = sum over ranks, in place; host memory */
 void oz_comm_max(oz_comm *c, float *x, int64_t n);
-void oz_comm_barrier(oz_comm *c);
 /* Ends every rank: this one failed, the others wait for it in vain. Does nothing in a group of one. */
 void oz_comm_abort(oz_comm *c, int status);
 

@@ -32,8 +32,7 @@ static void mpi_all_gather(float *all, const float *mine, int64_t n) {
         }
 }
 
-static void mpi_barrier(void) { MPI_Barrier(MPI_COMM_WORLD); }
 static void mpi_end_all(int status) { MPI_Abort(MPI_COMM_WORLD, status); }
 
-static const oz_transport mpi = {"mpi", mpi_open, mpi_close, mpi_all_gather, mpi_barrier, mpi_end_all};
+static const oz_transport mpi = {"mpi", mpi_open, mpi_close, mpi_all_gather, mpi_end_all};
 const oz_transport *const oz_transport_mpi = &mpi;

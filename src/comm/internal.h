@@ -8,7 +8,6 @@ typedef struct oz_transport {
     oz_status (*open)(int *rank, int *size, oz_err *err);
     void (*close)(void);
     void (*all_gather)(float *all /* [size, n] */, const float *mine, int64_t n);
-    void (*barrier)(void);
     void (*end_all)(int status);
 } oz_transport;
 /* comm_mpi.c, or comm_none.c where it is not built in: then NULL. */

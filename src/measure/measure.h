@@ -24,7 +24,6 @@ typedef struct oz_ppl {
 } oz_ppl;
 size_t oz_ppl_convention_count(void);
 const char *oz_ppl_convention(size_t i);      /* "hf", "gptq", "llamacpp", "lm-eval" */
-const char *oz_ppl_convention_help(size_t i);
 oz_status oz_ppl_run(oz_ppl *out, size_t convention, oz_model *m, const oz_tok *tok, const char *text, size_t n, const oz_ppl_cfg *cfg, oz_err *err);
 
 /* WikiText's detokenizer as lm-evaluation-harness 2.0 of its task applies it. */

@@ -195,20 +195,18 @@ static oz_status run_lm_eval(run *r, oz_err *err) {
 
 /* ctx 0: the model's length. stride 0: the window. */
 static const struct convention {
-    const char *name, *bos, *help;
+    const char *name, *bos;
     int64_t ctx, stride;
     oz_status (*run)(run *, oz_err *);
 } conventions[] = {
-    {"hf", "as the tokenizer adds it, once", "transformers' sliding window: --ctx 2048 (or the model's length if shorter), --stride 512", 2048, 512, run_hf},
-    {"gptq", "as the tokenizer adds it, once", "GPTQ and AWQ papers: segments of 2048 without overlap, tail dropped", 2048, 0, run_gptq},
-    {"llamacpp", "none", "llama-perplexity: chunks of 512, second half scored", 512, 0, run_llamacpp},
-    {"lm-eval", "each document", "lm-evaluation-harness' wikitext task: documents at lines ' = Title = ', detokenized, rolling windows of the model's length; per word and byte", 0, 0,
-     run_lm_eval},
+    {"hf", "as the tokenizer adds it, once", 2048, 512, run_hf},
+    {"gptq", "as the tokenizer adds it, once", 2048, 0, run_gptq},
+    {"llamacpp", "none", 512, 0, run_llamacpp},
+    {"lm-eval", "each document", 0, 0, run_lm_eval},
 };
 
 size_t oz_ppl_convention_count(void) { return sizeof conventions / sizeof *conventions; }
 const char *oz_ppl_convention(size_t i) { return conventions[i].name; }
-const char *oz_ppl_convention_help(size_t i) { return conventions[i].help; }
 
 oz_status oz_ppl_run(oz_ppl *out, size_t k, oz_model *m, const oz_tok *tok, const char *text, size_t n, const oz_ppl_cfg *cfg, oz_err *err) {
     const struct convention *c = &conventions[k];

@@ -72,7 +72,6 @@ oz_model_module oz_model_module_at(const oz_model *m, size_t i);
 typedef struct oz_state oz_state;
 oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, oz_err *err);
 void oz_state_free(oz_state **s);
-int64_t oz_state_blocks(const oz_state *s);
 
 /* ---- running ---- */
 typedef enum oz_sink_kind { OZ_SINK_NONE, OZ_SINK_COPY, OZ_SINK_STAT, OZ_SINK_KL } oz_sink_kind;

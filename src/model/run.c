@@ -141,5 +141,3 @@ void oz_state_free(oz_state **p) {
     oz_free(s);
     *p = NULL;
 }
-
-int64_t oz_state_blocks(const oz_state *s) { return s->n_blocks; }

@@ -52,11 +52,10 @@ static double weighted(const tile *t, const oz_hessian *h, const float *e) {
 /* Shrinks the scale of a group of n columns where clipping its extremes costs less than the finer steps gain, in squared error weighted by
  * importance. stored: round-to-nearest's scale in scale_dtype, replaced by the best; returns it. */
 static float scale_search(void *stored, const oz_rtn *q, const float *x, const float *importance, int64_t n) {
-    uint8_t best_stored[8];
-    const size_t size = (size_t)oz_dtype_get(q->scale_dtype)->block_bytes;
-    float full, best = 0;
-    double least = INFINITY;
+    float full;
     oz_to_f32(&full, q->scale_dtype, stored, 1);
+    float best = full; /* stays where no error is finite */
+    double least = INFINITY;
     for (int i = 0; i < SHRINK_STEPS; i++) {
         uint8_t candidate[8];
         float s = full * (1.0f - SHRINK * (float)i);
@@ -70,9 +69,8 @@ static float scale_search(void *stored, const oz_rtn *q, const float *x, const f
         }
         if (loss >= least) continue;
         least = loss, best = s;
-        memcpy(best_stored, candidate, size);
     }
-    memcpy(stored, best_stored, size);
+    oz_from_f32(stored, q->scale_dtype, &best, 1); /* exact: best was rounded to it */
     return best;
 }
 
@@ -87,15 +85,14 @@ static oz_status tile_begin(const work *w, const tile *t, int64_t row0, double *
         oz_weight_row(row, g->weight, row0 + r, 0, n);
         if (oz_rtn_row((uint8_t *)w->out->codes + (row0 + r) * w->out->code_row_bytes, scales, &g->rtn, row, n, err) != OZ_OK)
             return oz_err_prefix(err, "row %lld", (long long)(row0 + r));
-        for (int64_t c = 0; c < n; c++) {
-            if (c % step == 0) oz_to_f32(&scale[c], g->rtn.scale_dtype, scales + (size_t)(c / step) * size, 1);
-            else scale[c] = scale[c - 1];
-            t->e[r * n + c] = row[c] - oz_code_nearest(g->rtn.codec, row[c] / scale[c]) * scale[c];
-        }
-        for (int64_t c = 0; c < n; c += step) {
-            const int64_t len = n - c < step ? n - c : step;
-            const float s = scale_search(scales + (size_t)(c / step) * size, &g->rtn, row + c, w->importance + c, len);
-            for (int64_t i = c; i < c + len; i++) scale[i] = s;
+        for (int64_t c0 = 0; c0 < n; c0 += step) {
+            const int64_t c1 = n - c0 < step ? n : c0 + step;
+            uint8_t *stored = scales + (size_t)(c0 / step) * size;
+            float s;
+            oz_to_f32(&s, g->rtn.scale_dtype, stored, 1);
+            for (int64_t c = c0; c < c1; c++) t->e[r * n + c] = row[c] - oz_code_nearest(g->rtn.codec, row[c] / s) * s;
+            s = scale_search(stored, &g->rtn, row + c0, w->importance + c0, c1 - c0);
+            for (int64_t c = c0; c < c1; c++) scale[c] = s;
         }
     }
     sums[0] = weighted(t, g->hessian, t->e);
