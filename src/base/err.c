@@ -17,7 +17,7 @@ oz_status oz_err_set(oz_err *err, oz_status code, const char *file, int line, co
 }
 
 oz_status oz_err_prefix(oz_err *err, const char *fmt, ...) {
-    if (!err) return OZ_OK;
+    if (!err) return OZ_E_FORMAT; /* nobody kept the code: a failure all the same */
     char old[sizeof err->msg];
     memcpy(old, err->msg, sizeof old);
     va_list ap;

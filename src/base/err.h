@@ -25,7 +25,7 @@ typedef struct oz_err {
 /* Fills *err unless it already holds an error; err may be NULL. Returns code. */
 oz_status oz_err_set(oz_err *err, oz_status code, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-/* Puts "prefix: " in front of the message that err holds. Returns err's code. */
+/* Puts "prefix: " in front of the message that err holds. Returns err's code; without err OZ_E_FORMAT. */
 oz_status oz_err_prefix(oz_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void oz_err_clear(oz_err *err);
 

@@ -1,5 +1,6 @@
 /* The files of a checkpoint that are not weights: what text needs, and what a copy of the checkpoint takes along. */
 #include "base/json.h"
+#include "base/progress.h"
 #include "checkpoint/internal.h"
 #include <dirent.h>
 #include <errno.h>
@@ -116,7 +117,9 @@ static bool stays_behind(const char *name) {
 
 static oz_status file_copy(const char *from_dir, const char *to_dir, const char *name, oz_err *err) {
     char *from = oz_path_join(from_dir, name), *to = oz_path_join(to_dir, name);
-    oz_status st = oz_path_is_dir(from) ? OZ_OK : oz_file_copy(from, to, err);
+    oz_status st = OZ_OK;
+    if (oz_path_is_dir(from)) oz_log_info("%s: a folder, not taken along", from);
+    else st = oz_file_copy(from, to, err);
     oz_free(from);
     oz_free(to);
     return st;

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "cli/cli.h"
 #include "measure/measure.h"
 
@@ -63,14 +64,25 @@ static void print(const oz_ppl *p) {
 static oz_status measure(oz_cli_model *m, const oz_buf *text, oz_err *err) {
     const oz_ppl_cfg cfg = {ctx, stride, limit};
     json_t *list = json_array();
+    const bool all = strcmp(convention, "all") == 0;
+    int n_done = 0;
     oz_status st = OZ_OK;
     for (size_t i = 0; st == OZ_OK && i < oz_ppl_convention_count(); i++) {
-        if (strcmp(convention, "all") != 0 && strcmp(convention, oz_ppl_convention(i)) != 0) continue;
+        if (!all && strcmp(convention, oz_ppl_convention(i)) != 0) continue;
         oz_ppl p;
-        if ((st = oz_ppl_run(&p, i, m->model, m->tok, text->data ? text->data : "", text->len, &cfg, err)) != OZ_OK) break;
+        st = oz_ppl_run(&p, i, m->model, m->tok, text->data ? text->data : "", text->len, &cfg, err);
+        if (st == OZ_E_ARG && all) { /* not for this text: the others may be */
+            oz_log_warn("%s: %s", oz_ppl_convention(i), err->msg);
+            oz_err_clear(err);
+            st = OZ_OK;
+            continue;
+        }
+        if (st != OZ_OK) break;
+        n_done++;
         if (oz_cli_common.json) json_array_append_new(list, to_json(&p));
         else print(&p);
     }
+    if (st == OZ_OK && n_done == 0) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: no convention measures this text", text_path);
     if (st == OZ_OK && oz_cli_common.json) oz_cli_json_print(json_incref(list));
     json_decref(list);
     return st;

@@ -78,7 +78,7 @@ void oz_cpu_init_ref(oz_cpu_table *t);
 void oz_cpu_init_avx2(oz_cpu_table *t);
 /* Levels that this machine and its operating system can run (CPUID and XCR0), worst first; NULL-terminated names. */
 const char *const *oz_cpu_levels(void);
-/* Fills *t for `level` ("auto": the best). OZ_E_ARG names the levels there are. */
+/* Fills *t for `level` ("auto": the best). OZ_E_USAGE names the levels there are. */
 oz_status oz_cpu_table_init(oz_cpu_table *t, const char *level, oz_err *err);
 extern const oz_ops oz_cpu_ops;
 oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err);

@@ -6,7 +6,7 @@
 static bool present(void) { return true; }
 
 static oz_status cpu_open(oz_dev **out, const oz_dev_cfg *cfg, const char *suffix, oz_err *err) {
-    OZ_NEED(!suffix, err, OZ_E_ARG, "device: expected cpu, found \"%s\"", cfg->name);
+    OZ_NEED(!suffix, err, OZ_E_USAGE, "--device: expected cpu, found \"%s\"", cfg->name);
     oz_cpu_dev *d = oz_alloc(sizeof *d);
     oz_status st = oz_cpu_table_init(&d->table, cfg->cpu_level, err);
     if (st != OZ_OK) {

@@ -66,7 +66,7 @@ oz_status oz_cpu_table_init(oz_cpu_table *t, const char *level, oz_err *err) {
     if (last < 0) {
         char have[128];
         levels_join(have, sizeof have);
-        OZ_FAIL(err, OZ_E_ARG, "CPU level: expected auto or one that this machine runs (%s), found \"%s\"", have, level);
+        OZ_FAIL(err, OZ_E_USAGE, "--cpu-level: expected auto or one that this machine runs (%s), found \"%s\"", have, level);
     }
     memset(t, 0, sizeof *t);
     for (int i = 0; i <= last; i++) staircase[i].init(t);

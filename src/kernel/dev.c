@@ -32,7 +32,7 @@ oz_status oz_dev_open(oz_dev **out, const oz_dev_cfg *cfg, oz_err *err) {
         snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : " or ", backends[i]->name);
     }
     const oz_backend *b = find(name, &suffix);
-    OZ_NEED(b, err, OZ_E_ARG, "device: expected %s, found \"%s\"", known, name);
+    OZ_NEED(b, err, OZ_E_USAGE, "--device: expected %s, found \"%s\"", known, name);
     OZ_NEED(cfg->threads >= 0, err, OZ_E_ARG, "threads: expected 0 (all cores) or more, found %d", cfg->threads);
     return b->open(out, cfg, suffix, err);
 }

@@ -102,6 +102,7 @@ oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int
     OZ_NEED(n_ids >= 2, err, OZ_E_ARG, "the text has %lld tokens: at least 2 are needed", (long long)n_ids);
     const int64_t ctx = n_ids < cfg->ctx ? n_ids : cfg->ctx, windows = n_ids / ctx, score0 = cfg->half ? ctx / 2 : 0;
     OZ_NEED(ctx - 1 > score0, err, OZ_E_ARG, "a window of %lld tokens scores no position", (long long)ctx);
+    if (ctx < cfg->ctx) oz_log_warn("the text has %lld tokens, less than --ctx %lld: one window of %lld", (long long)n_ids, (long long)cfg->ctx, (long long)ctx);
     job j = {0};
     oz_status st = job_init(&j, models, n_models, ctx, windows * (ctx - 1 - score0), err);
     if (st == OZ_OK) st = job_run(&j, ids, ctx, score0, windows, err);

@@ -42,8 +42,8 @@ fails "text without a tokenizer" 1 "tokenizer.json" "$OUNCE" run $M -p x
 fails "too many new tokens" 1 "the model takes 492 more" "$OUNCE" run $M --ids "$T/ids" -n 493
 fails "a prompt beyond --max-model-len" 1 "--max-model-len" "$OUNCE" run $M --ids "$T/ids" --max-model-len 16
 fails "a precision that this device lacks" 1 "--dtype bf16" "$OUNCE" run $M --ids "$T/ids" --dtype bf16
-fails "a level that does not exist" 1 "avx9" "$OUNCE" run $M --ids "$T/ids" --cpu-level avx9
-fails "a device that does not exist" 1 'found "tpu"' "$OUNCE" run $M --ids "$T/ids" --device tpu
+fails "a level that does not exist" 2 "--cpu-level: expected" "$OUNCE" run $M --ids "$T/ids" --cpu-level avx9
+fails "a device that does not exist" 2 'found "tpu"' "$OUNCE" run $M --ids "$T/ids" --device tpu
 
 # Memory: at most 1.15 x the checkpoint + KV + 50 MB, on a model large enough to tell (60 MB), under every scheme.
 cat >"$T/config.json" <<'J'

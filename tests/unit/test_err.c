@@ -22,7 +22,7 @@ static void first_error_wins(void **state) {
 
 static void null_err_is_allowed(void **state) {
     assert_int_equal(oz_err_set(NULL, OZ_E_ARG, "a.c", 1, "x"), OZ_E_ARG);
-    oz_err_prefix(NULL, "p");
+    assert_int_equal(oz_err_prefix(NULL, "p"), OZ_E_FORMAT);
     oz_err_clear(NULL);
 }
 

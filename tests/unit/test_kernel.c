@@ -26,11 +26,11 @@ static void device_says_what_it_is(void **state) {
 static void unknown_device_and_level_are_named(void **state) {
     oz_dev *d = NULL;
     oz_err err = {0};
-    assert_int_equal(oz_dev_open(&d, &(oz_dev_cfg){"gpu9", 0, NULL, false}, &err), OZ_E_ARG);
+    assert_int_equal(oz_dev_open(&d, &(oz_dev_cfg){"gpu9", 0, NULL, false}, &err), OZ_E_USAGE);
     assert_non_null(strstr(err.msg, "device: expected auto"));
     assert_non_null(strstr(err.msg, "found \"gpu9\""));
     err = (oz_err){0};
-    assert_int_equal(oz_dev_open(&d, &(oz_dev_cfg){"cpu", 0, "avx9", false}, &err), OZ_E_ARG);
+    assert_int_equal(oz_dev_open(&d, &(oz_dev_cfg){"cpu", 0, "avx9", false}, &err), OZ_E_USAGE);
     assert_non_null(strstr(err.msg, "(ref"));
     assert_non_null(strstr(err.msg, "found \"avx9\""));
     assert_null(d);
@@ -44,7 +44,7 @@ static void cuda_opens_or_says_why(void **state) {
     if (st == OZ_OK) assert_non_null(strstr(oz_dev_describe(d), "cuda:0"));
     else assert_non_null(strstr(err.msg, "cuda"));
     oz_dev_close(&d);
-    assert_int_equal(oz_dev_open(&d, &(oz_dev_cfg){"cuda:x", 1, "auto", false}, &(oz_err){0}), OZ_E_ARG);
+    assert_int_equal(oz_dev_open(&d, &(oz_dev_cfg){"cuda:x", 1, "auto", false}, &(oz_err){0}), OZ_E_USAGE);
     assert_null(d);
     err = (oz_err){0};
     assert_int_equal(oz_dev_open(&d, &(oz_dev_cfg){"auto", 1, "auto", false}, &err), OZ_OK);

@@ -193,7 +193,7 @@ static void dev_close(oz_dev *dev) {
 static oz_status dev_open(oz_dev **out, const oz_dev_cfg *cfg, const char *suffix, oz_err *err) {
     char *rest = NULL;
     const long device = suffix ? strtol(suffix, &rest, 10) : 0;
-    OZ_NEED(!suffix || (rest != suffix && *rest == 0 && device >= 0), err, OZ_E_ARG, "device: expected cuda or cuda:N, found \"%s\"", cfg->name);
+    OZ_NEED(!suffix || (rest != suffix && *rest == 0 && device >= 0), err, OZ_E_USAGE, "--device: expected cuda or cuda:N, found \"%s\"", cfg->name);
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
     cudaGetLastError();
