@@ -21,8 +21,8 @@ typedef struct oz_tensor {
 } oz_tensor;
 
 typedef struct oz_ckpt oz_ckpt;
-/* path: a folder (config.json + model.safetensors or model.safetensors.index.json + shards) or a .gguf file. */
-oz_status oz_ckpt_open(oz_ckpt **out, const char *path, oz_err *err);
+/* model: a folder (config.json + model.safetensors or model.safetensors.index.json + shards), a .gguf file, or what oz_hub_resolve finds. */
+oz_status oz_ckpt_open(oz_ckpt **out, const char *model, oz_err *err);
 void oz_ckpt_close(oz_ckpt **c);
 bool oz_ckpt_reads(const oz_ckpt *c, const char *path); /* path is one of its files of weights */
 const char *oz_ckpt_path(const oz_ckpt *c);
@@ -37,8 +37,28 @@ void oz_ckpt_drop(const oz_ckpt *c, const oz_tensor *t); /* its pages will not b
 /* What text needs, without touching weights: works for a folder that holds only tokenizer files. Members are new references or NULL
  * where absent (tokenizer too: the caller says what it needed). chat_template comes from chat_template.jinja, else from tokenizer_config. */
 typedef struct oz_text_files { json_t *tokenizer, *tokenizer_config, *generation_config, *special_tokens_map; char *chat_template; } oz_text_files;
-oz_status oz_text_files_open(oz_text_files *out, const char *path, oz_err *err);
+oz_status oz_text_files_open(oz_text_files *out, const char *model, oz_err *err);
 void oz_text_files_close(oz_text_files *f);
+
+/* The hub (huggingface.co, or what HF_ENDPOINT names) and its cache on disk, in the layout of the huggingface_hub library: both read what the
+ * other wrote. The cache: HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub. A repository is written NAME or OWNER/NAME, with
+ * @REV (branch, tag or commit) where it is not `main`.
+ * _resolve: what MODEL means. A path that exists is itself; else a repository is its snapshot in the cache (its .gguf file, if that is all of
+ * the model that it has). Never downloads: what is not in the cache is OZ_E_NOT_FOUND and says how to get it. *path: oz_free. */
+oz_status oz_hub_resolve(char **path, const char *model, oz_err *err);
+typedef struct oz_pull_file { char *name; int64_t n_bytes; char hash[65]; bool fetched; } oz_pull_file; /* fetched: it was not there before */
+typedef struct oz_pull { char *path, *commit; oz_pull_file *files; size_t n_files; } oz_pull; /* path: the snapshot's folder */
+/* Downloads what of a repository is not in the cache yet. Broken off, it goes on where it stopped; every file is checked against the hash that
+ * the hub gives; several at once wait for each other. Token: HF_TOKEN, else the file HF_HOME/token. Offline (also by HF_HUB_OFFLINE) it only
+ * finds the snapshot, and lists no files. */
+typedef struct oz_pull_cfg {
+    const char *repo;
+    const char *const *include; /* shell patterns over the names of its files; none: the files that this program reads */
+    size_t n_include;
+    bool offline;
+} oz_pull_cfg;
+oz_status oz_hub_pull(oz_pull *out, const oz_pull_cfg *cfg, oz_err *err);
+void oz_pull_deinit(oz_pull *p);
 
 /* The writer. Declare every tensor, then fix the layout (after which sizes are known to the byte), then write data in any order.
  * Order of tensors, header and padding are those of the safetensors library: alignment of dtype descending, then name; header padded

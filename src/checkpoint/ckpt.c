@@ -154,8 +154,7 @@ oz_ckpt *oz_ckpt_new(const char *path) {
     return c;
 }
 
-oz_status oz_ckpt_open(oz_ckpt **out, const char *path, oz_err *err) {
-    *out = NULL;
+static oz_status path_open(oz_ckpt **out, const char *path, oz_err *err) {
     oz_ckpt *c = oz_ckpt_new(path);
     c->is_gguf = oz_is_gguf(path);
     oz_status st;
@@ -174,6 +173,15 @@ oz_status oz_ckpt_open(oz_ckpt **out, const char *path, oz_err *err) {
     tensors_sort(c);
     *out = c;
     return OZ_OK;
+}
+
+oz_status oz_ckpt_open(oz_ckpt **out, const char *model, oz_err *err) {
+    *out = NULL;
+    char *path;
+    OZ_TRY(oz_hub_resolve(&path, model, err));
+    oz_status st = path_open(out, path, err);
+    oz_free(path);
+    return st;
 }
 
 void oz_ckpt_close(oz_ckpt **pc) {

@@ -88,6 +88,36 @@ int64_t oz_gguf_int_at(const oz_gguf_kv *kv, uint64_t i);
 /* bos_token_id, eos_token_id (a list if the end of a turn is another token), pad_token_id, as far as they are known (gguf_hf.c). */
 oz_status oz_gguf_special_ids(json_t *config, const oz_gguf *g, int64_t vocab_size, oz_err *err);
 
+/* ---- the hub: names and the cache (hub_cache.c), HTTP (hub_http.c), the download (hub_pull.c) ---- */
+typedef struct oz_repo { char *name, *rev, *dir; } oz_repo; /* "OWNER/NAME", "main", its folder in the cache */
+oz_status oz_repo_parse(oz_repo *out, const char *text, oz_err *err); /* OZ_E_ARG: no repository is called that */
+void oz_repo_deinit(oz_repo *r);
+char *oz_repo_snapshot(const oz_repo *r); /* the folder of r's revision; NULL: not in the cache */
+char *oz_hub_cache_dir(void);
+char *oz_hub_token(void); /* NULL: none */
+bool oz_is_hex(const char *s, size_t n_digits); /* s is n_digits of 0-9 a-f */
+bool oz_name_is_inside(const char *name); /* a relative path that stays below where it starts, of printable characters */
+
+/* Where a body goes. A reply may break off: `resume` is asked before every try for the first byte that is wanted, `begin` told at which byte the
+ * body that came really begins, and `is_whole` when it ended. */
+typedef struct oz_http_sink {
+    void *self;
+    int64_t (*resume)(void *self);
+    oz_status (*begin)(void *self, int64_t from, oz_err *err);
+    oz_status (*put)(void *self, const char *p, size_t n, oz_err *err);
+    bool (*is_whole)(const void *self);
+} oz_http_sink;
+typedef struct oz_http_reply { long status; char code[40], message[160]; } oz_http_reply; /* the hub's X-Error-Code and X-Error-Message */
+typedef struct oz_http oz_http;
+/* The token goes to the endpoint's own scheme, host and port, and nowhere else. */
+oz_status oz_http_open(oz_http **out, const char *endpoint, const char *token, oz_err *err);
+void oz_http_close(oz_http **h);
+/* OZ_OK: the body is whole, or the server refused and reply->status (400..599) says how. Redirects, retries and pauses are within. */
+oz_status oz_http_get(oz_http_reply *reply, oz_http *h, const char *url, const oz_http_sink *sink, oz_err *err);
+
+/* What the hub says about a revision, and the files chosen from it into out (commit, files). */
+oz_status oz_hub_choose(oz_pull *out, const json_t *info, const oz_pull_cfg *cfg, oz_err *err);
+
 /* A layout, fixed: what layout.c computes and writer.c follows. */
 typedef struct oz_layout_tensor {
     char *name;

@@ -64,8 +64,10 @@ static oz_status folder_read(oz_text_files *out, const char *dir, oz_err *err) {
     return st;
 }
 
-oz_status oz_text_files_open(oz_text_files *out, const char *path, oz_err *err) {
+oz_status oz_text_files_open(oz_text_files *out, const char *model, oz_err *err) {
     *out = (oz_text_files){0};
+    char *path;
+    OZ_TRY(oz_hub_resolve(&path, model, err));
     oz_status st;
     if (oz_path_is_dir(path))
         st = folder_read(out, path, err);
@@ -75,6 +77,7 @@ oz_status oz_text_files_open(oz_text_files *out, const char *path, oz_err *err) 
         st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected a folder with a checkpoint or a GGUF file", path);
     else
         st = oz_err_set(err, OZ_E_NOT_FOUND, __FILE__, __LINE__, "%s: %s", path, strerror(ENOENT));
+    oz_free(path);
     if (st != OZ_OK) oz_text_files_close(out);
     return st;
 }

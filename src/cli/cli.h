@@ -20,7 +20,7 @@ typedef struct oz_cmd {
 
 /* Each is defined in cmd_<name>.c and has its row in main.c. */
 extern const oz_cmd oz_cmd_quantize, oz_cmd_convert, oz_cmd_inspect, oz_cmd_run, oz_cmd_logits, oz_cmd_tokenize, oz_cmd_detokenize,
-    oz_cmd_template, oz_cmd_ppl, oz_cmd_kl, oz_cmd_bench, oz_cmd_synth;
+    oz_cmd_template, oz_cmd_ppl, oz_cmd_kl, oz_cmd_bench, oz_cmd_synth, oz_cmd_pull;
 
 /* Options that several commands share (common.c). */
 typedef struct oz_common { const char *device, *dtype, *cpu_level; int64_t threads, max_len; bool quiet, json, deterministic; } oz_common;

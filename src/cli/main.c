@@ -24,6 +24,7 @@ static const oz_cmd *const COMMANDS[] = {
     &oz_cmd_kl,
     &oz_cmd_bench,
     &oz_cmd_synth,
+    &oz_cmd_pull,
     NULL,
 };
 
@@ -59,7 +60,7 @@ static void man(FILE *out) {
     fputs(".TH OUNCE 1 \"\" \"ounce " OZ_VERSION "\" \"User Commands\"\n"
           ".SH NAME\nounce \\- make, run and measure quantized language models\n"
           ".SH SYNOPSIS\n.B ounce\n.I command\n[options]\n"
-          ".SH DESCRIPTION\nMODEL is a folder with a Hugging Face checkpoint, or a .gguf file.\n"
+          ".SH DESCRIPTION\nMODEL is a folder with a Hugging Face checkpoint, a .gguf file, or the name of a repository that pull has downloaded.\n"
           ".SH \"EXIT STATUS\"\n0: done. 1: it failed and said why on standard error. 2: the command line is wrong.\n",
           out);
     for (const oz_cmd *const *c = COMMANDS; *c; c++) oz_opt_man((*c)->describe(), out);

@@ -75,7 +75,12 @@ oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err
     OZ_NEED(parse_size(shard_bytes, oz_cli_output.max_shard), err, OZ_E_USAGE,
             "--max-shard-size: must be a number of bytes, or one with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, found %s",
             oz_cli_output.max_shard);
-    return oz_cli_output.force && oz_cli_output.path ? force_check(oz_cli_output.path, model, err) : OZ_OK;
+    if (!oz_cli_output.force || !oz_cli_output.path) return OZ_OK;
+    char *path;
+    OZ_TRY(oz_hub_resolve(&path, model, err));
+    oz_status st = force_check(oz_cli_output.path, path, err);
+    oz_free(path);
+    return st;
 }
 
 void oz_cli_write_report(const oz_layout *l, json_t *more) {
