@@ -294,7 +294,11 @@ static bool replace(const char *dir, const char *target, bool force) {
 }
 
 oz_status oz_dir_commit(const char *dir, const char *target, bool force, oz_err *err) {
-    if (nftw(dir, sync_one, 16, FTW_PHYS) != 0 || !replace(dir, target, force)) return fail_at(err, target, __LINE__);
+    if (nftw(dir, sync_one, 16, FTW_PHYS) != 0) return fail_at(err, target, __LINE__);
+    if (!replace(dir, target, force)) {
+        OZ_NEED(errno != EEXIST, err, OZ_E_ARG, "%s: appeared while this ran, and was left alone; move it away, or --force replaces it", target);
+        return fail_at(err, target, __LINE__);
+    }
     fsync_parent(target);
     return OZ_OK;
 }

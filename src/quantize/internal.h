@@ -83,8 +83,9 @@ typedef struct oz_gptq_result { void *codes, *scales; int64_t code_row_bytes, sc
 oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, const char *what, oz_err *err);
 
 /* ---- the work folder (work.c) ---- */
-typedef struct oz_work { char *dir, *out; json_t *manifest; int64_t layers_done; /* -1: what is kept is not written yet */ } oz_work;
-/* identity: an object of what the run depends on; an existing folder is an error without `resume`, and one with another identity always. */
+typedef struct oz_work { char *dir, *out; json_t *manifest; int64_t layers_done; /* -1: what is kept is not written yet */ int lock; } oz_work;
+/* identity: an object of what the run depends on; an existing folder is an error without `resume`, and one with another identity, or in which
+ * another process is at work, always. */
 oz_status oz_work_open(oz_work *w, const char *target, bool resume, const json_t *identity, oz_err *err);
 oz_status oz_work_save(oz_work *w, oz_err *err);
 void oz_work_close(oz_work *w);

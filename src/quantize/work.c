@@ -1,5 +1,6 @@
 /* The work folder of a quantization that goes layer by layer: OUT.gptq beside OUT.
  *   manifest.json  what the run was begun with (hashes), how many layers are done, and their report
+ *   lock           held by the process at work, whose number it holds; the system lets go of it when that ends, however it ends
  *   out/           the checkpoint in its final layout; the tensors of layers that are done, and all that is kept, are in place
  *   residual-N     what goes into layer N, of all sequences, f32; layer 0's input is the ids
  * The manifest is replaced atomically and last, after all that it speaks of was synced. Whatever it does not speak of is made anew, so
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
@@ -35,13 +37,36 @@ oz_status oz_work_save(oz_work *w, oz_err *err) {
     return manifest_write(w->manifest, w->dir, err);
 }
 
-/* The folder appears with its manifest in it. */
+/* Two processes in one folder would spoil each other's work. w->lock is ours to close, whatever comes of it. */
+static oz_status lock_take(oz_work *w, const char *dir, oz_err *err) {
+    char *path = oz_path_join(dir, "lock"), pid[32] = "";
+    struct stat s;
+    oz_status st = OZ_OK;
+    w->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (w->lock < 0) st = io_error(err, path, "cannot open");
+    else if (flock(w->lock, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK) st = io_error(err, path, "cannot lock");
+        else {
+            const bool known = pread(w->lock, pid, sizeof pid - 1, 0) > 0;
+            st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: another process%s%s%s is at work in it", dir, known ? " (pid " : "", pid, known ? ")" : "");
+        }
+    } else if (fstat(w->lock, &s) != 0 || s.st_nlink == 0) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: another process has just ended its work in it", dir);
+    else {
+        const int n = snprintf(pid, sizeof pid, "%ld", (long)getpid());
+        if (ftruncate(w->lock, 0) != 0 || pwrite(w->lock, pid, (size_t)n, 0) != n) st = io_error(err, path, "cannot write");
+    }
+    oz_free(path);
+    return st;
+}
+
+/* The folder appears with its manifest in it, and locked. */
 static oz_status begin(oz_work *w, const json_t *identity, oz_err *err) {
     w->layers_done = -1;
     w->manifest = json_pack("{s:O, s:i, s:[]}", "run", identity, "layers_done", -1, "modules");
     oz_outdir *dir;
     OZ_TRY(oz_outdir_open(&dir, w->dir, false, err));
     oz_status st = manifest_write(w->manifest, oz_outdir_path(dir), err);
+    if (st == OZ_OK) st = lock_take(w, oz_outdir_path(dir), err);
     if (st == OZ_OK) st = oz_outdir_commit(dir, err);
     oz_outdir_close(&dir);
     return st;
@@ -73,13 +98,15 @@ oz_status oz_work_open(oz_work *w, const char *target, bool resume, const json_t
     size_t n = strlen(target);
     while (n > 1 && target[n - 1] == '/') n--;
     char *name = oz_strndup(target, n);
-    *w = (oz_work){.dir = oz_asprintf("%s.gptq", name)};
+    *w = (oz_work){.dir = oz_asprintf("%s.gptq", name), .lock = -1};
     oz_free(name);
     w->out = oz_work_path(w, "out");
-    oz_status st;
-    if (!oz_path_exists(w->dir)) st = begin(w, identity, err);
-    else if (resume) st = take_up(w, identity, err);
-    else
+    oz_status st = OZ_OK;
+    const bool begun = oz_path_exists(w->dir);
+    if (begun) st = lock_take(w, w->dir, err);
+    if (!begun) st = begin(w, identity, err);
+    else if (st == OZ_OK && resume) st = take_up(w, identity, err);
+    else if (st == OZ_OK)
         st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: holds the work of a run that was broken off; --resume goes on with it, removing the folder begins anew", w->dir);
     if (st != OZ_OK) oz_work_close(w);
     return st;
@@ -89,7 +116,8 @@ void oz_work_close(oz_work *w) {
     json_decref(w->manifest);
     oz_free(w->dir);
     oz_free(w->out);
-    *w = (oz_work){0};
+    if (w->lock >= 0) close(w->lock);
+    *w = (oz_work){.lock = -1};
 }
 
 /* ---- files of rows ---- */

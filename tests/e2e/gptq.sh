@@ -83,6 +83,24 @@ ok 'interrupted: says how to go on' grep -q "interrupted; $T/b.gptq holds . of 3
 g -o "$T/b" --resume >"$T/out"
 ok 'interrupted and resumed: the same bytes' diff -r "$T/a" "$T/b"
 
+# Two at once: the second one is told, and the first is not disturbed. It is stopped meanwhile, so that it is surely at work.
+rm -rf "$T/b"
+"${G[@]}" -o "$T/b" >"$T/out" 2>"$T/first" &
+first=$!
+for i in $(seq 3000); do grep -qs '"layers_done": 0' "$T/b.gptq/manifest.json" && break; sleep 0.005; done
+kill -STOP $first
+for how in '' --resume --force; do
+    fails "another process at work${how:+: $how}" 1 "$T/b.gptq: another process (pid $first) is at work in it" g -o "$T/b" $how
+done
+mkdir "$T/b"
+kill -CONT $first
+wait $first
+same 'a folder that appears meanwhile: status' 1 $?
+ok 'and what to do' grep -qF "$T/b: appeared while this ran, and was left alone; move it away, or --force replaces it" "$T/first"
+rmdir "$T/b"
+ok 'which was done' g -o "$T/b" --resume >"$T/out"
+ok 'and gives the same bytes' diff -r "$T/a" "$T/b"
+
 # Killed when only the work folder was left to remove.
 mkdir "$T/c.gptq" && cp -r "$T/a" "$T/c"
 rm -rf "$T/b"

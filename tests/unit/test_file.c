@@ -206,10 +206,12 @@ static void outdir_refuses_an_existing_target(void **state) {
     for (size_t i = 0; i < 5; i++) assert_int_equal(oz_outdir_open(&d, bad[i], true, NULL), OZ_E_ARG);
     assert_int_equal(oz_outdir_open(&d, "no/such/out", false, NULL), OZ_E_IO);
     /* one that appears while we work is refused at the end */
+    oz_err_clear(&e);
     assert_int_equal(oz_outdir_open(&d, "late", false, NULL), OZ_OK);
     assert_int_equal(mkdir("late", 0777), 0);
     put("late/mine", "x");
-    assert_int_equal(oz_outdir_commit(d, NULL), OZ_E_IO);
+    assert_int_equal(oz_outdir_commit(d, &e), OZ_E_ARG);
+    assert_string_equal(e.msg, "late: appeared while this ran, and was left alone; move it away, or --force replaces it");
     oz_outdir_close(&d);
     assert_holds("late/mine", "x");
     assert_int_equal(hidden_count("."), 0);
