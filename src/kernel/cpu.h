@@ -16,8 +16,11 @@
 #include "base/pool.h"
 #include "kernel/dev.h"
 
-/* What a stored codec becomes in memory: a table in cpu_pack.c maps oz_codec to a kind, losslessly. */
-typedef enum oz_wkind { OZ_WKIND_F32, OZ_WKIND_F16, OZ_WKIND_BF16, OZ_WKIND_I8, OZ_WKIND_I4, OZ_WKIND_F8, OZ_WKIND_COUNT } oz_wkind;
+/* What a stored codec becomes in memory: a table in cpu_pack.c maps oz_codec to a kind, losslessly. U4: codes 0..15; L4: 4-bit indices into the
+ * weight's codebook. Narrower codes take the next wider kind. */
+typedef enum oz_wkind {
+    OZ_WKIND_F32, OZ_WKIND_F16, OZ_WKIND_BF16, OZ_WKIND_I8, OZ_WKIND_I4, OZ_WKIND_F8, OZ_WKIND_U4, OZ_WKIND_L4, OZ_WKIND_COUNT
+} oz_wkind;
 
 typedef struct oz_gemm_row oz_gemm_row;
 typedef struct oz_cpu_packed {
@@ -30,6 +33,7 @@ typedef struct oz_cpu_packed {
     uint8_t *codes;               /* [n_panels] of panel_bytes, 64-byte aligned */
     float *scales;                /* NULL for F32, F16, BF16 */
     float *offsets;               /* NULL: none */
+    const int8_t *codebook;       /* [16], of L4: what a code stands for */
 } oz_cpu_packed;
 
 typedef struct oz_gemm_task {

@@ -1,80 +1,47 @@
 /* From a stored weight to a packed one: codes go to the panel layout of the row that will multiply, scales to f32.
  *
- * The table maps a codec to the kind that it becomes in memory. GGUF blocks carry their scale in the codes and are taken apart here, so that
- * a Q8_0 or Q4_0 weight keeps its size: nothing is widened. A zero point becomes an offset, -zero * scale, since kernels know one form only,
- * value = code * scale + offset. */
+ * The table maps a codec to the kind that it becomes in memory. GGUF blocks carry their scales in the codes and are taken apart here (number/block.c);
+ * codes of 4 and 8 bits keep their size, those between take the next. A zero point becomes an offset, -zero * scale, since kernels know one form
+ * only, value = code * scale + offset. */
 #include <string.h>
 #include "base/mem.h"
 #include "kernel/cpu.h"
 
 enum {
-    GGUF_BLOCK = 32,
     GROUP_STEP = 16,
     MAX_COLS_Q8 = 1 << 17, /* 128 * 127 * 2^17 < 2^31: int32 sums are exact */
     SLAB_WORTH = 1 << 16,  /* bytes of a weight; pages do not matter to a smaller one */
 };
 
-static float read_f16(const uint8_t *p) { return oz_f32_from_f16((uint16_t)(p[0] | p[1] << 8)); }
-
-static void block_q8_0(float *codes, float *scale, float *offset, const uint8_t *b) {
-    *scale = read_f16(b);
-    for (int i = 0; i < GGUF_BLOCK; i++) codes[i] = (int8_t)b[2 + i];
-}
-
-static void block_nibbles(float *codes, const uint8_t *b) {
-    for (int i = 0; i < GGUF_BLOCK / 2; i++) {
-        codes[i] = (float)((b[i] & 15) - 8);
-        codes[i + GGUF_BLOCK / 2] = (float)((b[i] >> 4) - 8);
-    }
-}
-
-static void block_q4_0(float *codes, float *scale, float *offset, const uint8_t *b) {
-    *scale = read_f16(b);
-    block_nibbles(codes, b + 2);
-}
-
-/* value = nibble * d + m = (nibble - 8) * d + (m + 8 d) */
-static void block_q4_1(float *codes, float *scale, float *offset, const uint8_t *b) {
-    *scale = read_f16(b);
-    *offset = read_f16(b + 2) + 8.0f * *scale;
-    block_nibbles(codes, b + 4);
-}
-
-typedef struct pack_codec {
-    oz_wkind kind;
-    bool has_offset; /* always; others have one if there are zero points */
-    int block_bytes; /* GGUF block, 0: codes and scales lie apart */
-    void (*block)(float *codes, float *scale, float *offset, const uint8_t *b);
-} pack_codec;
-
-static const pack_codec codecs[OZ_CODEC_COUNT] = {
-    [OZ_CODEC_F32] = {.kind = OZ_WKIND_F32},
-    [OZ_CODEC_F16] = {.kind = OZ_WKIND_F16},
-    [OZ_CODEC_BF16] = {.kind = OZ_WKIND_BF16},
-    [OZ_CODEC_Q8_0] = {OZ_WKIND_I8, false, 34, block_q8_0},
-    [OZ_CODEC_Q4_0] = {OZ_WKIND_I4, false, 18, block_q4_0},
-    [OZ_CODEC_Q4_1] = {OZ_WKIND_I4, true, 20, block_q4_1},
-    [OZ_CODEC_I8] = {.kind = OZ_WKIND_I8},
-    [OZ_CODEC_I8P] = {.kind = OZ_WKIND_I8},
-    [OZ_CODEC_I4P] = {.kind = OZ_WKIND_I4},
-    [OZ_CODEC_F8E4M3] = {.kind = OZ_WKIND_F8},
+static const oz_wkind kinds[OZ_CODEC_COUNT] = {
+    [OZ_CODEC_F32] = OZ_WKIND_F32,   [OZ_CODEC_F16] = OZ_WKIND_F16,   [OZ_CODEC_BF16] = OZ_WKIND_BF16,
+    [OZ_CODEC_I8] = OZ_WKIND_I8,     [OZ_CODEC_I8P] = OZ_WKIND_I8,    [OZ_CODEC_I4P] = OZ_WKIND_I4,   [OZ_CODEC_F8E4M3] = OZ_WKIND_F8,
+    [OZ_CODEC_Q8_0] = OZ_WKIND_I8,   [OZ_CODEC_Q5_0] = OZ_WKIND_I8,   [OZ_CODEC_Q5_1] = OZ_WKIND_I8,  [OZ_CODEC_Q5_K] = OZ_WKIND_I8, [OZ_CODEC_Q6_K] = OZ_WKIND_I8,
+    [OZ_CODEC_Q4_0] = OZ_WKIND_I4,   [OZ_CODEC_Q3_K] = OZ_WKIND_I4,
+    [OZ_CODEC_Q4_1] = OZ_WKIND_U4,   [OZ_CODEC_Q2_K] = OZ_WKIND_U4,   [OZ_CODEC_Q4_K] = OZ_WKIND_U4,
+    [OZ_CODEC_IQ4_NL] = OZ_WKIND_L4, [OZ_CODEC_IQ4_XS] = OZ_WKIND_L4, [OZ_CODEC_MXFP4] = OZ_WKIND_L4,
 };
 
-static const char *const kind_names[OZ_WKIND_COUNT] = {"f32", "f16", "bf16", "i8", "i4", "f8"};
+static const char *const kind_names[OZ_WKIND_COUNT] = {"f32", "f16", "bf16", "i8", "i4", "f8", "u4", "l4"};
 static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
 
 typedef struct pack_job {
     oz_cpu_packed *p;
     const oz_weight *w;
-    const pack_codec *codec;
+    const oz_block_type *block; /* NULL: codes and scales lie apart */
     int64_t row0;
     float *scratch; /* a thread: codes [panel, cols], scales [n_groups], offsets [n_groups] */
     int64_t scratch_floats;
 } pack_job;
 
 static void read_blocks(float *codes, float *scales, float *offsets, const pack_job *j, const uint8_t *row) {
-    for (int64_t g = 0; g < j->p->n_groups; g++) {
-        j->codec->block(codes + g * GGUF_BLOCK, &scales[g], &offsets[g], row + g * j->codec->block_bytes);
+    const oz_dtype_info *t = oz_dtype_get(oz_codec_get(j->w->codec)->dtype);
+    const int64_t n_groups = t->block_elems / j->block->group;
+    oz_block b;
+    for (int64_t k = 0; k < j->p->head.cols; k += t->block_elems, row += t->block_bytes) {
+        j->block->split(&b, row);
+        for (int64_t i = 0; i < t->block_elems; i++) codes[k + i] = b.codes[i];
+        for (int64_t g = 0; g < n_groups; g++) scales[k / j->block->group + g] = b.scales[g], offsets[k / j->block->group + g] = b.offsets[g];
     }
 }
 
@@ -93,7 +60,7 @@ static void read_row(const pack_job *j, float *codes, float *scratch, int64_t r,
     int64_t stored = oz_weight_stored_row(j->w, j->row0 + r);
     const uint8_t *row = (const uint8_t *)j->w->codes + stored * j->w->row_bytes;
     float *scales = scratch, *offsets = scratch + p->n_groups;
-    if (j->codec->block) {
+    if (j->block) {
         read_blocks(codes, scales, offsets, j, row);
     } else {
         oz_codec_get(j->w->codec)->expand(codes, row, 0, p->head.cols);
@@ -163,21 +130,23 @@ static oz_status check_form(oz_dev *d, const oz_weight *w, const oz_cpu_packed *
 }
 
 oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err) {
-    const pack_codec *codec = &codecs[w->codec];
+    const oz_block_type *block = oz_block_get(oz_codec_get(w->codec)->dtype);
+    if (!block->group) block = NULL;
+    const oz_wkind kind = kinds[w->codec];
     OZ_NEED(row0 >= 0 && n_rows > 0 && row0 <= w->rows - n_rows && w->cols > 0, err, OZ_E_ARG,
             "weight [%lld, %lld]: rows %lld to %lld cannot be packed", (long long)w->rows, (long long)w->cols, (long long)row0,
             (long long)(row0 + n_rows));
-    bool has_scales = codec->block || !oz_codec_get(w->codec)->plain, has_offsets = codec->has_offset || w->zeros;
-    oz_cpu_packed p = {.row = &oz_cpu(d)->table.gemm[codec->kind][form], .kind = codec->kind, .head = {NULL, n_rows, w->cols, 0}};
+    bool has_scales = block || !oz_codec_get(w->codec)->plain, has_offsets = block ? block->has_offsets : w->zeros != NULL;
+    oz_cpu_packed p = {.row = &oz_cpu(d)->table.gemm[kind][form], .kind = kind, .head = {NULL, n_rows, w->cols, 0}, .codebook = block ? block->codebook : NULL};
     bool grouped = has_scales && w->group_size > 0 && w->group_size < w->cols && !w->one_scale;
-    p.group_size = codec->block ? GGUF_BLOCK : grouped ? w->group_size : w->cols;
+    p.group_size = block ? block->group : grouped ? w->group_size : w->cols;
     p.n_groups = (w->cols + p.group_size - 1) / p.group_size;
     OZ_TRY(check_form(d, w, &p, has_offsets, form, err));
     p.head.kernel = p.row->name;
     p.n_panels = (n_rows + p.row->panel - 1) / p.row->panel;
     p.panel_bytes = p.row->panel_bytes(w->cols);
 
-    pack_job job = {.p = &p, .w = w, .codec = codec, .row0 = row0};
+    pack_job job = {.p = &p, .w = w, .block = block, .row0 = row0};
     job.scratch_floats = p.row->panel * w->cols + 2 * p.n_groups;
     void *scratch;
     OZ_TRY(oz_big_new(&scratch, (size_t)job.scratch_floats * (size_t)oz_dev_threads(d) * sizeof(float), "chunk of rows to pack", err));

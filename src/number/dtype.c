@@ -22,6 +22,16 @@ static const oz_dtype_info DTYPES[OZ_DTYPE_COUNT] = {
     [OZ_DTYPE_Q8_0] = {"Q8_0", NULL, false, 8, 32, 34},
     [OZ_DTYPE_Q4_0] = {"Q4_0", NULL, false, 2, 32, 18},
     [OZ_DTYPE_Q4_1] = {"Q4_1", NULL, false, 3, 32, 20},
+    [OZ_DTYPE_Q5_0] = {"Q5_0", NULL, false, 6, 32, 22},
+    [OZ_DTYPE_Q5_1] = {"Q5_1", NULL, false, 7, 32, 24},
+    [OZ_DTYPE_Q2_K] = {"Q2_K", NULL, false, 10, 256, 84},
+    [OZ_DTYPE_Q3_K] = {"Q3_K", NULL, false, 11, 256, 110},
+    [OZ_DTYPE_Q4_K] = {"Q4_K", NULL, false, 12, 256, 144},
+    [OZ_DTYPE_Q5_K] = {"Q5_K", NULL, false, 13, 256, 176},
+    [OZ_DTYPE_Q6_K] = {"Q6_K", NULL, false, 14, 256, 210},
+    [OZ_DTYPE_IQ4_NL] = {"IQ4_NL", NULL, false, 20, 32, 18},
+    [OZ_DTYPE_IQ4_XS] = {"IQ4_XS", NULL, false, 23, 256, 136},
+    [OZ_DTYPE_MXFP4] = {"MXFP4", NULL, false, 39, 32, 17},
 };
 
 const oz_dtype_info *oz_dtype_get(oz_dtype d) { return &DTYPES[d]; }

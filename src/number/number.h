@@ -12,7 +12,8 @@
 typedef enum oz_dtype {
     OZ_DTYPE_F32, OZ_DTYPE_F16, OZ_DTYPE_BF16, OZ_DTYPE_F64, OZ_DTYPE_I8, OZ_DTYPE_U8, OZ_DTYPE_I16, OZ_DTYPE_U16, OZ_DTYPE_I32,
     OZ_DTYPE_U32, OZ_DTYPE_I64, OZ_DTYPE_U64, OZ_DTYPE_BOOL, OZ_DTYPE_F8_E4M3, OZ_DTYPE_F8_E5M2, OZ_DTYPE_F8_E8M0,
-    OZ_DTYPE_Q8_0, OZ_DTYPE_Q4_0, OZ_DTYPE_Q4_1,
+    OZ_DTYPE_Q8_0, OZ_DTYPE_Q4_0, OZ_DTYPE_Q4_1, OZ_DTYPE_Q5_0, OZ_DTYPE_Q5_1, OZ_DTYPE_Q2_K, OZ_DTYPE_Q3_K, OZ_DTYPE_Q4_K, OZ_DTYPE_Q5_K, OZ_DTYPE_Q6_K,
+    OZ_DTYPE_IQ4_NL, OZ_DTYPE_IQ4_XS, OZ_DTYPE_MXFP4,
     OZ_DTYPE_COUNT
 } oz_dtype;
 
@@ -41,10 +42,24 @@ float oz_f32_from_e5m2(uint8_t v);
 void oz_to_f32(float *dst, oz_dtype d, const void *src, int64_t n);
 void oz_from_f32(void *dst, oz_dtype d, const float *src, int64_t n); /* F32, F16, BF16 only */
 
+/* A GGUF block taken apart, losslessly. value(i) = code(i) * scales[i / group] + offsets[i / group], product and sum each rounded to f32 (the product is
+ * exact in all types with offsets); code(i) is codes[i], or codebook[codes[i]] where the type has one. */
+enum { OZ_BLOCK_MAX = 256, OZ_BLOCK_GROUPS = 16 };
+typedef struct oz_block { int8_t codes[OZ_BLOCK_MAX]; float scales[OZ_BLOCK_GROUPS], offsets[OZ_BLOCK_GROUPS]; } oz_block;
+typedef struct oz_block_type {
+    int group;              /* codes that share a scale; 0: no block type */
+    bool has_offsets;
+    const int8_t *codebook; /* [16] or NULL */
+    void (*split)(oz_block *out, const uint8_t *block);
+} oz_block_type;
+const oz_block_type *oz_block_get(oz_dtype d);
+
 /* How the codes of a weight are stored: a row of the codec table. "Plain" codecs hold their values themselves (GGUF blocks too);
  * the others need a scale and perhaps a zero point beside them. */
 typedef enum oz_codec {
-    OZ_CODEC_F32, OZ_CODEC_F16, OZ_CODEC_BF16, OZ_CODEC_Q8_0, OZ_CODEC_Q4_0, OZ_CODEC_Q4_1, /* plain */
+    OZ_CODEC_F32, OZ_CODEC_F16, OZ_CODEC_BF16, /* plain: these, and GGUF blocks */
+    OZ_CODEC_Q8_0, OZ_CODEC_Q4_0, OZ_CODEC_Q4_1, OZ_CODEC_Q5_0, OZ_CODEC_Q5_1, OZ_CODEC_Q2_K, OZ_CODEC_Q3_K, OZ_CODEC_Q4_K, OZ_CODEC_Q5_K, OZ_CODEC_Q6_K,
+    OZ_CODEC_IQ4_NL, OZ_CODEC_IQ4_XS, OZ_CODEC_MXFP4,
     OZ_CODEC_I8,     /* int8, one a byte */
     OZ_CODEC_I4P,    /* int4 as pack-quantized stores it: low nibble first, code + 8 */
     OZ_CODEC_I8P,    /* int8 as pack-quantized stores it: code + 128 */

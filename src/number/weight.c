@@ -11,7 +11,7 @@ static void expand_elems(float *dst, oz_dtype d, const void *row, int64_t col0, 
 /* Whole blocks are decoded beside the target where only a part of one is asked for. */
 static void expand_blocks(float *dst, oz_dtype d, const void *row, int64_t col0, int64_t n) {
     const oz_dtype_info *t = oz_dtype_get(d);
-    float block[64];
+    float block[OZ_BLOCK_MAX];
     while (n > 0) {
         int64_t skip = col0 % t->block_elems, take = t->block_elems - skip < n ? t->block_elems - skip : n;
         oz_to_f32(block, d, (const uint8_t *)row + (size_t)(col0 / t->block_elems) * (size_t)t->block_bytes, t->block_elems);
@@ -25,9 +25,12 @@ static void expand_f16(float *dst, const void *row, int64_t c, int64_t n) { expa
 static void expand_bf16(float *dst, const void *row, int64_t c, int64_t n) { expand_elems(dst, OZ_DTYPE_BF16, row, c, n); }
 static void expand_i8(float *dst, const void *row, int64_t c, int64_t n) { expand_elems(dst, OZ_DTYPE_I8, row, c, n); }
 static void expand_e4m3(float *dst, const void *row, int64_t c, int64_t n) { expand_elems(dst, OZ_DTYPE_F8_E4M3, row, c, n); }
-static void expand_q8_0(float *dst, const void *row, int64_t c, int64_t n) { expand_blocks(dst, OZ_DTYPE_Q8_0, row, c, n); }
-static void expand_q4_0(float *dst, const void *row, int64_t c, int64_t n) { expand_blocks(dst, OZ_DTYPE_Q4_0, row, c, n); }
-static void expand_q4_1(float *dst, const void *row, int64_t c, int64_t n) { expand_blocks(dst, OZ_DTYPE_Q4_1, row, c, n); }
+
+#define BLOCKS(name, dtype) static void expand_##name(float *dst, const void *row, int64_t c, int64_t n) { expand_blocks(dst, dtype, row, c, n); }
+BLOCKS(q8_0, OZ_DTYPE_Q8_0) BLOCKS(q4_0, OZ_DTYPE_Q4_0) BLOCKS(q4_1, OZ_DTYPE_Q4_1) BLOCKS(q5_0, OZ_DTYPE_Q5_0)
+BLOCKS(q5_1, OZ_DTYPE_Q5_1) BLOCKS(q2_k, OZ_DTYPE_Q2_K) BLOCKS(q3_k, OZ_DTYPE_Q3_K) BLOCKS(q4_k, OZ_DTYPE_Q4_K)
+BLOCKS(q5_k, OZ_DTYPE_Q5_K) BLOCKS(q6_k, OZ_DTYPE_Q6_K) BLOCKS(iq4_nl, OZ_DTYPE_IQ4_NL) BLOCKS(iq4_xs, OZ_DTYPE_IQ4_XS)
+BLOCKS(mxfp4, OZ_DTYPE_MXFP4)
 
 /* The int32 words are little-endian and filled from their lowest bits, so that as bytes the row is simply code after code. */
 static void expand_i4p(float *dst, const void *row, int64_t col0, int64_t n) {
@@ -50,6 +53,16 @@ static const oz_codec_info CODECS[OZ_CODEC_COUNT] = {
     [OZ_CODEC_Q8_0] = {"q8_0", true, 8, OZ_DTYPE_Q8_0, false, -128, 127, expand_q8_0},
     [OZ_CODEC_Q4_0] = {"q4_0", true, 4, OZ_DTYPE_Q4_0, false, -8, 7, expand_q4_0},
     [OZ_CODEC_Q4_1] = {"q4_1", true, 4, OZ_DTYPE_Q4_1, false, 0, 15, expand_q4_1},
+    [OZ_CODEC_Q5_0] = {"q5_0", true, 5, OZ_DTYPE_Q5_0, false, -16, 15, expand_q5_0},
+    [OZ_CODEC_Q5_1] = {"q5_1", true, 5, OZ_DTYPE_Q5_1, false, 0, 31, expand_q5_1},
+    [OZ_CODEC_Q2_K] = {"q2_k", true, 2, OZ_DTYPE_Q2_K, false, 0, 3, expand_q2_k},
+    [OZ_CODEC_Q3_K] = {"q3_k", true, 3, OZ_DTYPE_Q3_K, false, -4, 3, expand_q3_k},
+    [OZ_CODEC_Q4_K] = {"q4_k", true, 4, OZ_DTYPE_Q4_K, false, 0, 15, expand_q4_k},
+    [OZ_CODEC_Q5_K] = {"q5_k", true, 5, OZ_DTYPE_Q5_K, false, 0, 31, expand_q5_k},
+    [OZ_CODEC_Q6_K] = {"q6_k", true, 6, OZ_DTYPE_Q6_K, false, -32, 31, expand_q6_k},
+    [OZ_CODEC_IQ4_NL] = {"iq4_nl", true, 4, OZ_DTYPE_IQ4_NL, false, 0, 15, expand_iq4_nl},
+    [OZ_CODEC_IQ4_XS] = {"iq4_xs", true, 4, OZ_DTYPE_IQ4_XS, false, 0, 15, expand_iq4_xs},
+    [OZ_CODEC_MXFP4] = {"mxfp4", true, 4, OZ_DTYPE_MXFP4, false, 0, 15, expand_mxfp4},
     [OZ_CODEC_I8] = {"int8", false, 8, OZ_DTYPE_I8, false, -128, 127, expand_i8},
     [OZ_CODEC_I4P] = {"int4 packed", false, 4, OZ_DTYPE_I32, false, -8, 7, expand_i4p},
     [OZ_CODEC_I8P] = {"int8 packed", false, 8, OZ_DTYPE_I32, false, -128, 127, expand_i8p},

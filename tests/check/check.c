@@ -18,6 +18,8 @@ GEMM_SUITE(i8_q8, OZ_WKIND_I8, OZ_FORM_Q8)
 GEMM_SUITE(i4_f32, OZ_WKIND_I4, OZ_FORM_F32)
 GEMM_SUITE(f8_f32, OZ_WKIND_F8, OZ_FORM_F32)
 GEMM_SUITE(f8_f8, OZ_WKIND_F8, OZ_FORM_F8)
+GEMM_SUITE(u4_f32, OZ_WKIND_U4, OZ_FORM_F32)
+GEMM_SUITE(l4_f32, OZ_WKIND_L4, OZ_FORM_F32)
 
 const ck_suite ck_suites[] = {
     {"gemm_f32_f32", "u K sum|wx|", run_f32_f32},
@@ -28,6 +30,8 @@ const ck_suite ck_suites[] = {
     {"gemm_i4_f32", "u K sum|wx|", run_i4_f32},
     {"gemm_f8_f32", "u K sum|wx|", run_f8_f32},
     {"gemm_f8_f8", "u K sum|wx|", run_f8_f8},
+    {"gemm_u4_f32", "u K sum|wx|", run_u4_f32},
+    {"gemm_l4_f32", "u K sum|wx|", run_l4_f32},
     {"norm", "u (4 + n/16)", ck_norm},
     {"quantize_q8", "exact", ck_quantize_q8},
     {"quantize_f8", "exact", ck_quantize_f8},

@@ -51,6 +51,7 @@ void ck_buf_free(ck_buf *b);
 typedef enum ck_pattern { CK_NORMAL, CK_ZERO, CK_SIGNED_ZERO, CK_LARGE, CK_TINY, CK_SPIKE, CK_INTEGER, CK_PATTERNS } ck_pattern;
 void ck_fill(ck *c, float *x, int64_t n, ck_pattern p);
 int64_t ck_int(ck *c, int64_t lo, int64_t hi); /* inclusive */
+void ck_block_scales(ck *c, oz_dtype d, uint8_t *block); /* random finite numbers where a GGUF block of random bytes has its f16s or its exponent */
 double ck_ulp(float a, double want);           /* distance in units of the last place of (float)want */
 
 

@@ -73,10 +73,8 @@ static void weight_make(ck *c, weight *x, oz_codec codec, int64_t rows, int64_t 
             out[i] = (uint8_t)oz_rng_next(&c->rng);
             if (codec == OZ_CODEC_F8E4M3 && (out[i] & 0x7f) == 0x7f) out[i] ^= 1; /* no NaN */
         }
-        for (int64_t b = 0; info->plain && b < cols / 32; b++) { /* f16 scales of GGUF blocks */
-            const uint16_t h[2] = {oz_f16_from_f32((float)oz_rng_normal(&c->rng) * 0.01f), oz_f16_from_f32((float)oz_rng_normal(&c->rng))};
-            memcpy(out + b * oz_dtype_get(info->dtype)->block_bytes, h, codec == OZ_CODEC_Q4_1 ? 4 : 2);
-        }
+        const oz_dtype_info *t = oz_dtype_get(info->dtype);
+        for (int64_t b = 0; info->plain && b < cols / t->block_elems; b++) ck_block_scales(c, info->dtype, out + b * t->block_bytes);
     }
     oz_free(row);
     x->codes = codes, x->w.codes = codes;

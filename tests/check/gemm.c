@@ -41,11 +41,8 @@ static void make_codes(ck *c, gemm_data *g, const gemm_case *k) {
             if (k->w == CK_ZERO) out[i] = k->codec == OZ_CODEC_I4P ? 0x88 : k->codec == OZ_CODEC_I8P ? 0x80 : 0;
             if (info->is_float && (out[i] & 0x7f) == 0x7f) out[i] ^= 1; /* no NaN */
         }
-        for (int64_t b = 0; info->plain && b < k->cols / 32; b++) { /* f16 scales (and minima) of GGUF blocks: finite */
-            int64_t at = b * oz_dtype_get(info->dtype)->block_bytes;
-            uint16_t h[2] = {oz_f16_from_f32((float)oz_rng_normal(&c->rng) * 0.01f), oz_f16_from_f32((float)oz_rng_normal(&c->rng))};
-            memcpy(out + at, h, k->codec == OZ_CODEC_Q4_1 ? 4 : 2);
-        }
+        const oz_dtype_info *t = oz_dtype_get(info->dtype);
+        for (int64_t b = 0; info->plain && b < k->cols / t->block_elems; b++) ck_block_scales(c, info->dtype, out + b * t->block_bytes);
     }
     oz_free(row);
 }
@@ -119,12 +116,12 @@ static double largest(const oz_cpu_packed *w, const float *v, int64_t r) {
     return most;
 }
 
-/* Rows read back are the weight's values, but for the rounding of an offset beside the product. */
+/* Rows read back are the weight's values, but for the rounding of a zero point's offset beside the product. */
 static void check_rows(ck *c, const gemm_data *g, const gemm_case *k) {
     ck_buf row = ck_buf_new((size_t)k->cols * sizeof(float), 4 * (size_t)ck_int(c, 0, 3));
     const float *got = row.p;
     for (int64_t r = 0; r < k->rows; r++) {
-        double offset = largest(g->packed, g->packed->offsets, r);
+        double offset = k->zeros ? largest(g->packed, g->packed->offsets, r) : 0;
         g->packed->row->get_row(row.p, g->packed, r);
         for (int64_t i = 0; i < k->cols; i++) {
             double want = g->dense[r * k->cols + i], slack = offset > 0 ? 0x1p-23 * (offset + fabs(want)) : 0;
@@ -218,10 +215,11 @@ static void run_case(ck *c, const gemm_case *k, oz_form form) {
     gemm_data_deinit(c, &g);
 }
 
-static const oz_codec kind_codecs[OZ_WKIND_COUNT][4] = {
-    {OZ_CODEC_F32}, {OZ_CODEC_F16}, {OZ_CODEC_BF16}, {OZ_CODEC_I8, OZ_CODEC_I8P, OZ_CODEC_Q8_0}, {OZ_CODEC_I4P, OZ_CODEC_Q4_0, OZ_CODEC_Q4_1},
-    {OZ_CODEC_F8E4M3}};
-static const int kind_n_codecs[OZ_WKIND_COUNT] = {1, 1, 1, 3, 3, 1};
+static const struct { int n; oz_codec codecs[7]; } kinds[OZ_WKIND_COUNT] = {
+    {1, {OZ_CODEC_F32}}, {1, {OZ_CODEC_F16}}, {1, {OZ_CODEC_BF16}},
+    {7, {OZ_CODEC_I8, OZ_CODEC_I8P, OZ_CODEC_Q8_0, OZ_CODEC_Q5_0, OZ_CODEC_Q5_1, OZ_CODEC_Q5_K, OZ_CODEC_Q6_K}},
+    {3, {OZ_CODEC_I4P, OZ_CODEC_Q4_0, OZ_CODEC_Q3_K}}, {1, {OZ_CODEC_F8E4M3}},
+    {3, {OZ_CODEC_Q4_1, OZ_CODEC_Q4_K, OZ_CODEC_Q2_K}}, {3, {OZ_CODEC_IQ4_NL, OZ_CODEC_IQ4_XS, OZ_CODEC_MXFP4}}};
 
 static gemm_case draw(ck *c, oz_wkind kind, oz_form form) {
     static const int64_t n_tok[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 33};
@@ -230,11 +228,11 @@ static gemm_case draw(ck *c, oz_wkind kind, oz_form form) {
     k.bias = ck_int(c, 0, 1);
     k.x = (ck_pattern)ck_int(c, 0, CK_PATTERNS - 1);
     k.w = (ck_pattern)ck_int(c, 0, CK_PATTERNS - 1);
-    int n_codecs = kind_n_codecs[kind];
-    k.codec = kind_codecs[kind][ck_int(c, 0, n_codecs - 1)];
+    k.codec = kinds[kind].codecs[ck_int(c, 0, kinds[kind].n - 1)];
     bool plain = oz_codec_get(k.codec)->plain;
-    if (form != OZ_FORM_F32 && plain) k.codec = kind_codecs[kind][0], plain = false;
-    if (plain && !oz_codec_get(k.codec)->is_float) k.cols = (k.cols + 31) / 32 * 32;
+    if (form != OZ_FORM_F32 && plain) k.codec = kinds[kind].codecs[0], plain = false;
+    const int64_t block = plain ? oz_dtype_get(oz_codec_get(k.codec)->dtype)->block_elems : 1;
+    k.cols = (k.cols + block - 1) / block * block;
     if (plain) return k;
     k.group_size = k.cols;
     if (form != OZ_FORM_F32) {
@@ -282,7 +280,7 @@ void ck_gemm(ck *c, oz_wkind kind, oz_form form) {
     big.n_tok = 512;
     run_case(c, &big, form);
     gemm_case wide = draw(c, kind, form); /* more columns than any piece that a kernel keeps in a cache */
-    wide.cols = 4160;
+    wide.cols = oz_codec_get(wide.codec)->plain ? 4352 : 4160; /* whole blocks */
     wide.group_size = wide.group_size > 0 && form == OZ_FORM_F32 ? 128 : wide.cols;
     wide.x = wide.w = CK_NORMAL;
     wide.n_tok = 60;

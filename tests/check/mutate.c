@@ -64,6 +64,16 @@ static void gemm_offsets(const oz_gemm_task *t, int64_t p0, int64_t p1) {
     call_right(&task, p0, p1);
 }
 
+static void gemm_codebook(const oz_gemm_task *t, int64_t p0, int64_t p1) {
+    oz_gemm_task task = *t;
+    oz_cpu_packed w = *t->w;
+    int8_t turned[16];
+    for (int i = 0; i < 16; i++) turned[i] = w.codebook[(i + 1) % 16];
+    w.codebook = turned;
+    task.w = &w;
+    call_right(&task, p0, p1);
+}
+
 static void gemm_token_scale(const oz_gemm_task *t, int64_t p0, int64_t p1) {
     oz_gemm_task task = *t;
     float *scales = oz_alloc_array((size_t)t->n_tok, sizeof *scales);
@@ -396,7 +406,7 @@ typedef struct mutation {
 
 #define FN(f) ((void (*)(void))(f))
 #define ALL 0xffu
-#define SCALED (1u << OZ_WKIND_I8 | 1u << OZ_WKIND_I4 | 1u << OZ_WKIND_F8)
+#define SCALED (1u << OZ_WKIND_I8 | 1u << OZ_WKIND_I4 | 1u << OZ_WKIND_F8 | 1u << OZ_WKIND_U4 | 1u << OZ_WKIND_L4)
 #define WEIGHT_ONLY (1u << OZ_FORM_F32)
 #define ACTIVATIONS (1u << OZ_FORM_Q8 | 1u << OZ_FORM_F8)
 #define IN_TABLE(slot, what, f) {what, #slot, SLOT, offsetof(oz_cpu_table, slot), FN(f), 0, 0}
@@ -407,7 +417,8 @@ static const mutation mutations[] = {
     {"the neighbour row's scale", "gemm", GEMM, 0, FN(gemm_neighbour), SCALED, ALL},
     {"the last column dropped", "gemm", GEMM, 0, FN(gemm_tail), ALL, ALL},
     {"no bias", "gemm", GEMM, 0, FN(gemm_bias), ALL, ALL},
-    {"no offsets", "gemm", GEMM, 0, FN(gemm_offsets), SCALED, WEIGHT_ONLY},
+    {"no offsets", "gemm", GEMM, 0, FN(gemm_offsets), SCALED & ~(1u << OZ_WKIND_L4), WEIGHT_ONLY},
+    {"the next entry of the codebook", "gemm", GEMM, 0, FN(gemm_codebook), 1u << OZ_WKIND_L4, WEIGHT_ONLY},
     {"the first token's scale for all", "gemm", GEMM, 0, FN(gemm_token_scale), ALL, ACTIVATIONS},
     {"the last row not written", "gemm", GEMM, 0, FN(gemm_last_row), ALL, ALL},
     {"a row past the last written", "gemm", GEMM, 0, FN(gemm_past_end), ALL, ALL},
@@ -472,7 +483,7 @@ static const mutation mutations[] = {
     IN_OPS(sink_stat, "op_sinks", "the distance between rows ignored", op_sink_stat),
 };
 
-static const char *const kind_names[OZ_WKIND_COUNT] = {"f32", "f16", "bf16", "i8", "i4", "f8"};
+static const char *const kind_names[OZ_WKIND_COUNT] = {"f32", "f16", "bf16", "i8", "i4", "f8", "u4", "l4"};
 static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8"};
 
 static void apply(ck *c, const mutation *m, int kind, int form) {

@@ -87,6 +87,16 @@ void ck_buf_free(ck_buf *b) {
 
 int64_t ck_int(ck *c, int64_t lo, int64_t hi) { return lo + (int64_t)(oz_rng_next(&c->rng) % (uint64_t)(hi - lo + 1)); }
 
+void ck_block_scales(ck *c, oz_dtype d, uint8_t *block) {
+    static const struct { int8_t scale; bool has_min; uint8_t at; } places[OZ_DTYPE_COUNT] = {
+        [OZ_DTYPE_Q8_0] = {1, false, 0},  [OZ_DTYPE_Q4_0] = {1, false, 0},  [OZ_DTYPE_Q4_1] = {1, true, 0},  [OZ_DTYPE_Q5_0] = {1, false, 0},   [OZ_DTYPE_Q5_1] = {1, true, 0},
+        [OZ_DTYPE_Q2_K] = {1, true, 80},  [OZ_DTYPE_Q3_K] = {1, false, 108}, [OZ_DTYPE_Q4_K] = {1, true, 0}, [OZ_DTYPE_Q5_K] = {1, true, 0},    [OZ_DTYPE_Q6_K] = {1, false, 208},
+        [OZ_DTYPE_IQ4_NL] = {1, false, 0}, [OZ_DTYPE_IQ4_XS] = {1, false, 0}};
+    const uint16_t h[2] = {oz_f16_from_f32((float)oz_rng_normal(&c->rng) * 0.01f), oz_f16_from_f32((float)oz_rng_normal(&c->rng))};
+    if (d == OZ_DTYPE_MXFP4) block[0] = (uint8_t)ck_int(c, 115, 130);
+    else memcpy(block + places[d].at, h, places[d].has_min ? 4 : 2);
+}
+
 void ck_fill(ck *c, float *x, int64_t n, ck_pattern p) {
     for (int64_t i = 0; i < n; i++) {
         double v = oz_rng_normal(&c->rng);

@@ -15,11 +15,12 @@ static void read_values(const oz_tensor *t) {
     const oz_weight order = {.rows = rows, .rope_heads = t->rope_heads};
     const oz_dtype_info *d = oz_dtype_get(t->dtype);
     if (cols % d->block_elems != 0) return; /* a vector of blocks: read in one piece */
-    float piece[64];
+    float piece[OZ_BLOCK_MAX];
+    const int64_t step = d->block_elems > 1 ? d->block_elems : OZ_BLOCK_MAX;
     for (int64_t r = 0; r < rows; r++) {
         const char *row = (const char *)t->data + oz_weight_stored_row(&order, r) * (cols / d->block_elems) * d->block_bytes;
-        for (int64_t c = 0; c < cols; c += 32) {
-            int64_t now = cols - c < 32 ? cols - c : 32;
+        for (int64_t c = 0; c < cols; c += step) {
+            int64_t now = cols - c < step ? cols - c : step;
             oz_to_f32(piece, t->dtype, row + c / d->block_elems * d->block_bytes, now);
             sum += piece[now - 1];
         }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/gguf: two whole models with every element type that is read, what they must come out as, and files that must be
+"""Writes tests/golden/gguf: two whole models, blocks of every element type that is read, what they must come out as, and files that must be
 refused. Standard library only; run twice, the bytes are the same.
 
     python3 tests/gen/gen_gguf.py [FOLDER]
@@ -7,7 +7,7 @@ refused. Standard library only; run twice, the bytes are the same.
 NAME.expect.json: the tensors under their Hugging Face names: dims, how many heads are interleaved, the first four values of the last
 row in f32, and the 64-bit FNV-1a of all values rounded to bf16, row by row in Hugging Face's order. The values are computed here from
 the definition of each block type, not by the program. bad/expect.txt: a line a file, `NAME<TAB>what the message must contain`."""
-import json, math, os, random, struct, sys
+import itertools, json, math, os, random, struct, sys
 
 OUT = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'golden', 'gguf')
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
@@ -84,8 +84,57 @@ def q4_1(x):
     return struct.pack('<ee', d, m) + nibbles(q), [f32(f32(d * c) + m) for c in q]
 
 
+# Types that no encoder is needed for: random bytes with finite f16 numbers, and what they mean, value by value.
+BLOCKS = random.Random(5)
+NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
+def half(b, at): return struct.unpack_from('<e', b, at)[0]
+def nibble(b, at, i): return b[at + i % 16] >> (4 if i >= 16 else 0) & 15
+def pair(b, at, i): return b[at + i // 128 * 32 + i % 32] >> 2 * (i // 32 % 4) & 3
+
+
+def six(s, g):
+    """Scale and min g of 8 in the 12 bytes of Q4_K and Q5_K."""
+    if g < 4: return s[g] & 63, s[g + 4] & 63
+    return s[g + 4] & 15 | s[g - 4] >> 6 << 4, s[g + 4] >> 4 | s[g] >> 6 << 4
+
+
+def q3_scale(s, g): return ((s[g] & 15 if g < 8 else s[g - 8] >> 4) | (s[8 + g % 4] >> 2 * (g // 4) & 3) << 4) - 32
+def xs_scale(b, g): return ((b[4 + g // 2] >> 4 * (g % 2) & 15) | (struct.unpack_from('<H', b, 2)[0] >> 2 * g & 3) << 4) - 32
+def affine(d, scale, q, dmin, low): return f32(d * scale * q - dmin * low)
+def fives(b, i): return b[48 + i // 64 * 32 + i % 32] >> 4 * (i // 32 % 2) & 15 | (b[16 + i % 32] >> i // 32 & 1) << 4
+
+
+MEANING = {  # ggml type, values, bytes, places of f16 numbers, their spread, value i
+    'Q5_0': (6, 32, 22, [0], .01, lambda b, i: half(b, 0) * ((nibble(b, 6, i) | (b[2 + i // 8] >> i % 8 & 1) << 4) - 16)),
+    'Q5_1': (7, 32, 24, [0, 2], .01, lambda b, i: f32(half(b, 0) * (nibble(b, 8, i) | (b[4 + i // 8] >> i % 8 & 1) << 4) + half(b, 2))),
+    'Q2_K': (10, 256, 84, [80, 82], .01, lambda b, i: affine(half(b, 80), b[i // 16] & 15, pair(b, 16, i), half(b, 82), b[i // 16] >> 4)),
+    'Q3_K': (11, 256, 110, [108], .003, lambda b, i: half(b, 108) * q3_scale(b[96:108], i // 16) * (pair(b, 32, i) - (0 if b[i % 32] >> i // 32 & 1 else 4))),
+    'Q4_K': (12, 256, 144, [0, 2], 3e-4, lambda b, i: affine(half(b, 0), six(b[4:16], i // 32)[0], b[16 + i // 64 * 32 + i % 32] >> 4 * (i // 32 % 2) & 15, half(b, 2), six(b[4:16], i // 32)[1])),
+    'Q5_K': (13, 256, 176, [0, 2], 2e-4, lambda b, i: affine(half(b, 0), six(b[4:16], i // 32)[0], fives(b, i), half(b, 2), six(b[4:16], i // 32)[1])),
+    'Q6_K': (14, 256, 210, [208], 1e-4, lambda b, i: half(b, 208) * struct.unpack_from('b', b, 192 + i // 16)[0] *
+             ((b[i // 128 * 64 + i % 64] >> 4 * (i // 64 % 2) & 15 | pair(b, 128, i) << 4) - 32)),
+    'IQ4_NL': (20, 32, 18, [0], 1e-3, lambda b, i: half(b, 0) * NL[nibble(b, 2, i)]),
+    'IQ4_XS': (23, 256, 136, [0], 1e-4, lambda b, i: half(b, 0) * xs_scale(b, i // 32) * NL[nibble(b, 8 + i // 32 * 16, i % 32)]),
+    'MXFP4': (39, 32, 17, [], 0, lambda b, i: 2.0 ** (b[0] - 128) * E2M1[nibble(b, 1, i)]),
+}
+
+
+def random_block(kind):
+    _, n, size, halves, spread, value_of = MEANING[kind]
+
+    def f(x):
+        b = bytearray(BLOCKS.randrange(256) for _ in range(size))
+        for at in halves: struct.pack_into('<e', b, at, f16(BLOCKS.gauss(0, spread)))
+        if kind == 'MXFP4': b[0] = BLOCKS.randrange(118, 124)
+        return bytes(b), [f32(value_of(b, i)) for i in range(n)]
+    return f
+
+
 TYPES = {'F32': (0, 1, plain('f', f32)), 'F16': (1, 1, plain('e', f16)), 'BF16': (30, 1, plain('H', bf16)),
-         'Q8_0': (8, 32, q8_0), 'Q4_0': (2, 32, q4_0), 'Q4_1': (3, 32, q4_1)}
+         'Q8_0': (8, 32, q8_0), 'Q4_0': (2, 32, q4_0), 'Q4_1': (3, 32, q4_1), **{k: (m[0], m[1], random_block(k)) for k, m in MEANING.items()}}
 
 
 def encode(kind, rows):
@@ -206,6 +255,27 @@ def qwen3():
     return gguf(dims_kvs('qwen3', hidden, ffn, 1, heads, heads_kv, more) + text_kvs('qwen2'), m.tensors, version=2, align=64), m.expect
 
 
+def types():
+    """A model that can be run, of the types that those above do not have: super-blocks where rows are 256 long, blocks of 32 elsewhere."""
+    m, hidden, ffn, heads = Model(3), 256, 32, 1
+    long, short = itertools.cycle(k for k, t in MEANING.items() if t[1] == 256), itertools.cycle(k for k, t in MEANING.items() if t[1] == 32)
+    m.add('token_embd.weight', 'model.embed_tokens.weight', 'Q4_K', 8, hidden)
+    for l in range(2):
+        b, h = f'blk.{l}.', f'model.layers.{l}.'
+        m.add(b + 'attn_norm.weight', h + 'input_layernorm.weight', 'F32', hidden, 0, around=1)
+        m.add(b + 'attn_q.weight', h + 'self_attn.q_proj.weight', next(long), 32, hidden, heads)
+        m.add(b + 'attn_k.weight', h + 'self_attn.k_proj.weight', next(long), 32, hidden, heads)
+        m.add(b + 'attn_v.weight', h + 'self_attn.v_proj.weight', next(long), 32, hidden)
+        m.add(b + 'attn_output.weight', h + 'self_attn.o_proj.weight', next(short), hidden, 32)
+        m.add(b + 'ffn_norm.weight', h + 'post_attention_layernorm.weight', 'F32', hidden, 0, around=1)
+        m.add(b + 'ffn_gate.weight', h + 'mlp.gate_proj.weight', next(long), ffn, hidden)
+        m.add(b + 'ffn_up.weight', h + 'mlp.up_proj.weight', next(long), ffn, hidden)
+        m.add(b + 'ffn_down.weight', h + 'mlp.down_proj.weight', next(short), hidden, ffn)
+    m.add('output_norm.weight', 'model.norm.weight', 'F32', hidden, 0, around=1)
+    more = [kv('llama.attention.key_length', U32, 32)]
+    return gguf(dims_kvs('llama', hidden, ffn, 2, heads, heads, more), m.tensors), m.expect
+
+
 # ---- little more than a config ----
 def scaled(more, tensors=()):
     """A llama with nothing but an embedding and a norm: for what the metadata alone decides."""
@@ -269,7 +339,7 @@ def bad():
         'dim-negative': (gguf(base, [('token_embd.weight', [32, -4], 0, b'')]), 'dimension 1 of -4 is not possible'),
         'dims-overflow': (gguf(base, [('token_embd.weight', [1 << 40, 1 << 40], 0, b'')]), 'is not possible'),
         'block-cut': (gguf(base, [('token_embd.weight', [48, 4], 8, b'\0' * 204)]), 'rows of 48 values are not whole Q8_0 blocks of 32'),
-        'dtype-unread': (gguf(base, [('token_embd.weight', [256, 4], 12, b'\0' * 576)]), 'found Q4_K (12)'),
+        'dtype-unread': (gguf(base, [('token_embd.weight', [256, 4], 16, b'\0' * 264)]), 'found IQ2_XXS (16)'),
         'dtype-unknown': (gguf(base, [('token_embd.weight', [32, 4], 99, b'\0' * 576)]), 'found an unknown type (99)'),
         'arch-missing': (gguf(base[1:], [embd, norm]), 'general.architecture is missing'),
         'arch-unknown': (gguf([kv('general.architecture', STR, 'mamba')], []), 'must be one of llama, qwen2, qwen3, found mamba'),
@@ -309,7 +379,7 @@ def text_like(tokens, types=None, merges=(), more=()):
 
 def main():
     os.makedirs(os.path.join(OUT, 'bad'), exist_ok=True)
-    for name, (data, expect) in (('llama', llama()), ('qwen3', qwen3())):
+    for name, (data, expect) in (('llama', llama()), ('qwen3', qwen3()), ('types', types())):
         open(os.path.join(OUT, name + '.gguf'), 'wb').write(data)
         json.dump(expect, open(os.path.join(OUT, name + '.expect.json'), 'w'), indent=1, sort_keys=True)
     linear = [kv('llama.rope.scaling.type', STR, 'linear'), kv('llama.rope.scaling.factor', F32, 2.5)]

@@ -4,9 +4,9 @@
 set -eu
 cd "$(dirname "$0")/../.."
 work=build/interop venv=build/venv text=${TEXT:-bench/text/demo.txt}
-packages="torch transformers==5.23.* compressed-tensors==0.20.* safetensors>=0.8 numpy"
+packages="torch transformers==5.23.* compressed-tensors==0.20.* safetensors>=0.8 gguf numpy"
 
-if ! "$venv/bin/python" -c 'import torch, transformers, compressed_tensors' 2>/dev/null; then
+if ! "$venv/bin/python" -c 'import torch, transformers, compressed_tensors, gguf' 2>/dev/null; then
     echo "installing $packages into $venv" >&2
     python3 -m venv "$venv"
     # shellcheck disable=SC2086
@@ -17,5 +17,6 @@ source=$(scripts/fetch_smollm2.sh)
 case $source in *.gguf) ./ounce convert "$source" -o "$work/bf16" --to bf16 --force; source=$work/bf16 ;; esac
 status=0
 "$venv/bin/python" tests/interop/quantized.py ./ounce "$source" "$text" "$work" --windows "${WINDOWS:-4}" || status=1
+"$venv/bin/python" tests/interop/gguf_types.py ./ounce "$work" || status=1
 "$venv/bin/python" tests/interop/safetensors_bytes.py check "$work"/W* "$work"/FP8_DYNAMIC || status=1
 exit $status

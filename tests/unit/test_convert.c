@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "model/model.h"
 #include "quantize/quantize.h"
 #include <math.h>
 #include <setjmp.h>
@@ -104,6 +105,42 @@ static void test_gguf_to_bf16(void **state) {
     json_decref(expect);
     oz_ckpt_close(&c);
     oz_free(path);
+}
+
+/* Logits of ids 0..7. */
+static void logits_of(float *out, const char *path) {
+    static const int32_t ids[] = {3, 1, 4, 1, 5, 0, 2, 6}, rows[] = {0, 1, 2, 3, 4, 5, 6, 7}, blocks[] = {0};
+    oz_err err = {0};
+    oz_ckpt *c = open_ckpt(path);
+    oz_dev *dev;
+    oz_model *m;
+    oz_state *state;
+    ok(oz_dev_open(&dev, &(oz_dev_cfg){"cpu", 1, "auto", false}, &err), &err);
+    ok(oz_model_open(&m, dev, c, &(oz_model_cfg){"f32", 0, 8, 0, 0, 0, NULL}, &err), &err);
+    ok(oz_state_new(&state, m, 1, &err), &err);
+    const oz_seg seg = {0, 8, 0, blocks};
+    const oz_call call = {.ids = ids, .n_tok = 8, .segs = &seg, .n_segs = 1, .rows = rows, .n_rows = 8};
+    ok(oz_model_run(m, state, &call, &(oz_sink){OZ_SINK_COPY, out, NULL}, &err), &err);
+    oz_state_free(&state);
+    oz_model_close(&m);
+    oz_dev_close(&dev);
+    oz_ckpt_close(&c);
+}
+
+/* A model whose weights run from their own blocks, and the same made plain. */
+static void test_gguf_runs_as_converted(void **state) {
+    float from_blocks[64], plain[64];
+    convert("tests/golden/gguf/types.gguf", "types-f32", OZ_DTYPE_F32, 0, 1);
+    char *path = in_dir("types-f32");
+    logits_of(from_blocks, "tests/golden/gguf/types.gguf");
+    logits_of(plain, path);
+    oz_free(path);
+    float most = 0;
+    for (int i = 0; i < 64; i++) {
+        most = fmaxf(most, fabsf(plain[i]));
+        if (!(fabsf(plain[i] - from_blocks[i]) < 1e-4f)) fail_msg("logit %d: %g from blocks, %g converted", i, (double)from_blocks[i], (double)plain[i]);
+    }
+    assert_true(most > 0.1f && most < 1000);
 }
 
 /* f32 holds every value that the file means; bf16 of it is bf16 of the file. */
@@ -329,7 +366,7 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gguf_to_bf16),      cmocka_unit_test(test_through_f32),   cmocka_unit_test(test_threads_and_shards),
+        cmocka_unit_test(test_gguf_to_bf16),      cmocka_unit_test(test_gguf_runs_as_converted), cmocka_unit_test(test_through_f32),   cmocka_unit_test(test_threads_and_shards),
         cmocka_unit_test(test_existing_target),   cmocka_unit_test(test_synth),         cmocka_unit_test(test_synth_seed_and_shards),
         cmocka_unit_test(test_synth_with_scheme), cmocka_unit_test(test_synth_refuses), cmocka_unit_test(test_codes_without_scheme),
     };

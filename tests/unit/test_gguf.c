@@ -88,6 +88,7 @@ static void check_tensors(const char *model) {
 static void test_tensors(void **state) {
     check_tensors("llama");
     check_tensors("qwen3");
+    check_tensors("types");
 }
 
 static void check_config(const char *path, const char *want) {

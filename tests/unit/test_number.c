@@ -179,7 +179,31 @@ static void test_gguf_blocks(void **state) {
     oz_weight_row(row, &w, 0, 0, 64);
     assert_true(row[0] == 1.0f && row[15] == 8.5f && row[16] == 8.5f && row[31] == 1.0f);
     assert_int_equal(oz_weight_bytes(&w), 40);
-    for (int i = OZ_CODEC_F32; i <= OZ_CODEC_Q4_1; i++) assert_true(oz_codec_get((oz_codec)i)->plain);
+    for (int i = OZ_CODEC_F32; i <= OZ_CODEC_MXFP4; i++) assert_true(oz_codec_get((oz_codec)i)->plain);
+}
+
+/* One super-block, by hand: d = 1, dmin = 2; scale and min of groups 0 and 5; codes of both nibbles. Then what has no d in f16. */
+static void test_gguf_super_blocks(void **state) {
+    uint8_t q4[144] = {0, 0x3c, 0, 0x40}, mx[17] = {0};
+    float row[256];
+    q4[4] = 0xc0 | 10;  /* scale of group 0: 10; high pair of group 4's: 3 */
+    q4[4 + 1] = 0x80;   /* high pair of group 5's scale: 2 */
+    q4[4 + 5] = 0x40;   /* of its min: 1 */
+    q4[4 + 9] = 0x7b;   /* low nibbles of group 5: scale 11, min 7 */
+    q4[16] = 0x0f, q4[16 + 2 * 32 + 31] = 0x30;
+    oz_weight w = {.codec = OZ_CODEC_Q4_K, .rows = 1, .cols = 256, .codes = q4, .row_bytes = 144, .group_size = 256};
+    oz_weight_row(row, &w, 0, 0, 256);
+    assert_true(row[0] == 150 && row[1] == 0);
+    assert_true(row[5 * 32 + 31] == (2 * 16 + 11) * 3 - 2 * (16 + 7) && row[5 * 32] == -2 * (16 + 7));
+    float part[100];
+    oz_weight_row(part, &w, 0, 100, 100);
+    assert_memory_equal(part, row + 100, sizeof part);
+    mx[1] = 0x7f; /* -6 and 6, doubled */
+    oz_to_f32(row, OZ_DTYPE_MXFP4, mx, 32);
+    assert_true(row[0] == -12 * 0x1p-128f && row[16] == 12 * 0x1p-128f);
+    mx[0] = 255; /* no NaN here: the largest power, times 8 or 12 infinite */
+    oz_to_f32(row, OZ_DTYPE_MXFP4, mx, 32);
+    assert_true(isinf(row[0]) && row[1] == 0);
 }
 
 /* The packing vectors of the format description, low bits first. */
@@ -343,7 +367,7 @@ static void test_activations(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_widen_exhaustive), cmocka_unit_test(test_narrow_against_table), cmocka_unit_test(test_dtype_table),
-        cmocka_unit_test(test_arrays), cmocka_unit_test(test_gguf_blocks), cmocka_unit_test(test_packed_codes),
+        cmocka_unit_test(test_arrays), cmocka_unit_test(test_gguf_blocks), cmocka_unit_test(test_gguf_super_blocks), cmocka_unit_test(test_packed_codes),
         cmocka_unit_test(test_scales_and_zeros), cmocka_unit_test(test_rope_rows), cmocka_unit_test(test_rtn_example),
         cmocka_unit_test(test_codes), cmocka_unit_test(test_rtn_groups_and_edges), cmocka_unit_test(test_activations),
     };

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "number/number.h"
 
-enum { ROWS = 12, COLS = 256, GROUP = 64 };
+enum { ROWS = 12, COLS = 512, GROUP = 64 };
 
 /* A weight of this codec with random bytes as codes (small exponents where they are floats), random scales and zero points. */
 static void *make(oz_weight *w, oz_codec codec, int64_t group, bool zeros, oz_rng *rng) {
@@ -53,8 +53,9 @@ static void test_values(void **state) {
             const bool plain = oz_codec_get((oz_codec)c)->plain;
             void *mem = make(&w, (oz_codec)c, grouped ? GROUP : COLS, !plain && grouped, &rng);
             check_slice(&w, 0, ROWS, 0, COLS);
-            check_slice(&w, 3, 5, 64, 128);
-            check_slice(&w, 11, 1, 192, 64);
+            const int64_t block = oz_dtype_get(oz_codec_get((oz_codec)c)->dtype)->block_elems, at = plain && block > GROUP ? block : GROUP;
+            check_slice(&w, 3, 5, at, at);
+            check_slice(&w, 11, 1, COLS - at, at);
             if (!plain) {
                 w.one_scale = true, w.zeros = NULL, w.group_size = COLS;
                 check_slice(&w, 2, 4, 64, 64);
@@ -86,7 +87,7 @@ static void test_refusals(void **state) {
     oz_rng_init(&rng, 5);
     static const struct { oz_codec c; int64_t group, c0, n; const char *words; } bad[] = {
         {OZ_CODEC_I4P, GROUP, 32, 64, "groups of 64"}, {OZ_CODEC_I4P, GROUP, 64, 32, "groups of 64"}, {OZ_CODEC_I4P, COLS, 1, 8, "blocks of 2"},
-        {OZ_CODEC_Q8_0, COLS, 16, 32, "blocks of 32"}, {OZ_CODEC_I8, COLS, 0, 257, "slice rows"},     {OZ_CODEC_I8, COLS, -1, 4, "slice rows"}};
+        {OZ_CODEC_Q8_0, COLS, 16, 32, "blocks of 32"}, {OZ_CODEC_Q6_K, COLS, 0, 128, "blocks of 256"}, {OZ_CODEC_I8, COLS, 0, COLS + 1, "slice rows"},     {OZ_CODEC_I8, COLS, -1, 4, "slice rows"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         oz_weight w, s;
         void *none, *mem = make(&w, bad[i].c, bad[i].group, false, &rng);

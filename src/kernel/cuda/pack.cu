@@ -33,7 +33,8 @@ static pack_codec codec_get(oz_codec c) {
     case OZ_CODEC_Q4_1: return {OZ_CK_I4, 20, true};
     case OZ_CODEC_I8: case OZ_CODEC_I8P: return {OZ_CK_I8, 0, false};
     case OZ_CODEC_I4P: return {OZ_CK_I4, 0, false};
-    default: return {OZ_CK_F8, 0, false};
+    case OZ_CODEC_F8E4M3: return {OZ_CK_F8, 0, false};
+    default: return {OZ_CK_COUNT, 0, false}; /* none */
     }
 }
 
@@ -182,6 +183,7 @@ oz_status oz_cuda_pack(oz_packed **out, oz_dev *dev, const oz_weight *w, int64_t
     oz_cuda_dev *d = oz_cuda(dev);
     const pack_codec c = codec_get(w->codec);
     *out = NULL;
+    OZ_NEED(c.kind < OZ_CK_COUNT, err, OZ_E_UNSUPPORTED, "no kernel for %s weights on CUDA; run it with --device cpu, or make it plain first: ounce convert", oz_codec_get(w->codec)->name);
     OZ_NEED(row0 >= 0 && n_rows > 0 && row0 <= w->rows - n_rows && w->cols > 0 && w->row_bytes <= OZ_STAGE_BYTES, err, OZ_E_ARG, "weight [%lld, %lld]: rows %lld to %lld cannot be packed",
             (long long)w->rows, (long long)w->cols, (long long)row0, (long long)(row0 + n_rows));
     const bool has_scales = c.block_bytes || !oz_codec_get(w->codec)->plain, has_offsets = c.has_offset || w->zeros;

@@ -1,6 +1,6 @@
 /* Products, plain C: y = W x for every kind of weight and form of activation.
  *
- * Layout: panels of 8 rows, K slowest, one step of K holds the 8 codes side by side (int4: two rows a byte, low nibble first).
+ * Layout: panels of 8 rows, K slowest, one step of K holds the 8 codes side by side (4 bits: two rows a byte, low nibble first).
  * Numerics, the specification of the other levels:
  *   weight only   sum over k ascending, in f32, of x * w. One scale a row and no offset: w is the code, the sum is multiplied by the
  *                 scale at the end. Otherwise w = code * scale (+ offset), rounded once to f32.
@@ -53,6 +53,11 @@ static void expand_i4(float *dst, const uint8_t *panel, int64_t k0, int64_t n) {
     }
 }
 
+static void expand_u4(float *dst, const uint8_t *panel, int64_t k0, int64_t n) {
+    const uint8_t *s = panel + k0 * PANEL / 2;
+    for (int64_t i = 0; i < n * PANEL; i++) dst[i] = (float)(s[i / 2] >> i % 2 * 4 & 15);
+}
+
 typedef struct ref_kind {
     size_t (*panel_bytes)(int64_t cols);
     void (*pack)(uint8_t *dst, const float *codes, int64_t cols);
@@ -67,6 +72,8 @@ static const ref_kind kinds[OZ_WKIND_COUNT] = {
     [OZ_WKIND_I8] = {panel_bytes_i8, pack_i8, expand_i8, {"gemm_i8_f32__ref", "gemm_i8_q8__ref"}},
     [OZ_WKIND_I4] = {panel_bytes_i4, pack_i4, expand_i4, {"gemm_i4_f32__ref"}},
     [OZ_WKIND_F8] = {panel_bytes_f8, pack_f8, expand_f8, {"gemm_f8_f32__ref", NULL, "gemm_f8_f8__ref"}},
+    [OZ_WKIND_U4] = {panel_bytes_i4, pack_i4, expand_u4, {"gemm_u4_f32__ref"}},
+    [OZ_WKIND_L4] = {panel_bytes_i4, pack_i4, expand_u4, {"gemm_l4_f32__ref"}},
 };
 
 /* Scales that belong to the sum and not to single weights. */
@@ -75,6 +82,7 @@ static bool scale_is_last(const oz_cpu_packed *w) { return w->n_groups == 1 && !
 /* Weights [n, PANEL] of columns [k0, k0 + n) as they enter the sum. */
 static void expand_weights(float *dst, const oz_cpu_packed *w, int64_t panel, int64_t k0, int64_t n) {
     kinds[w->kind].expand(dst, w->codes + (size_t)panel * w->panel_bytes, k0, n);
+    for (int64_t i = 0; w->codebook && i < n * PANEL; i++) dst[i] = w->codebook[(int)dst[i]];
     if (!w->scales || scale_is_last(w)) return;
     for (int64_t k = 0; k < n; k++) {
         int64_t at = (panel * w->n_groups + (k0 + k) / w->group_size) * PANEL;

@@ -2,7 +2,7 @@
  *
  * y[t, r] = sum over k of x[t, k] * w[r, k]. Weights lie in panels of 16 rows, K slowest, so a step of K is 8 to 64 contiguous bytes that are
  * expanded to two vectors of f32 in registers and multiplied at once. FMA has two of the four vector ports, and expanding runs on the other
- * two, so that with 6 tokens a tile it is nearly free; only I4 and F8, which take more of it, expand a panel into L2 when 8 tiles or more
+ * two, so that with 6 tokens a tile it is nearly free; only 4 bits and F8, which take more of it, expand a panel into L2 when 8 tiles or more
  * will read it. (Rejected: expanding pieces of all kinds into L1. It needs sums parked between pieces of K, and is no faster.)
  *
  * One to three tokens run two or four panels side by side: a chain of FMAs on one sum has a latency of 4 cycles, so at least 8 sums must be
@@ -14,7 +14,7 @@
  *
  * Codes of a step of K:
  *   F32, F16, I8   16 values side by side
- *   BF16, F8, I4   row i and row i + 8 side by side (I4: low and high nibble), so that one load serves both vectors
+ *   BF16, F8, 4 bits   row i and row i + 8 side by side (4 bits: low and high nibble), so that one load serves both vectors
  *
  * Zen 4 at 3.7 GHz, one core, 2026-11-29, [1536, 576], 64 tokens: 105 to 109 GFLOP/s with F32, F16, BF16 and I8, 96 with I4 in groups of 64 and F8,
  * of 118 that FMA can do. One token, [262144, 576], memory of 18 to 24 GB/s a core: BF16 21, I8 23, F8 19, I4 12 GB/s. */
@@ -42,8 +42,22 @@ INLINE void expand_i4(__m256 w[2], const uint8_t *p) {
     w[1] = _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(~15)));
 }
 
-/* Two vectors of f32, rows 0-7 and 8-15, from step k of a panel. `kind` is a constant at every call. */
-INLINE void expand(oz_wkind kind, __m256 w[2], const uint8_t *panel, int64_t k) {
+INLINE void expand_u4(__m256 w[2], const uint8_t *p) {
+    __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    w[0] = _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(15)));
+    w[1] = _mm256_cvtepi32_ps(_mm256_srli_epi32(v, 4));
+}
+
+/* The low nibbles and, in the upper half, the high ones; one shuffle looks all 16 up. */
+INLINE void expand_l4(__m256 w[2], const uint8_t *p, __m128i book) {
+    __m128i v = _mm_srlv_epi64(_mm_castpd_si128(_mm_loaddup_pd((const double *)p)), _mm_set_epi64x(4, 0));
+    v = _mm_shuffle_epi8(book, _mm_and_si128(v, _mm_set1_epi8(15)));
+    w[0] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v));
+    w[1] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(v, v)));
+}
+
+/* Two vectors of f32, rows 0-7 and 8-15, from step k of a panel. `kind` is a constant at every call; book is L4's. */
+INLINE void expand(oz_wkind kind, __m256 w[2], const uint8_t *panel, int64_t k, __m128i book) {
     const uint8_t *p;
     switch (kind) {
     case OZ_WKIND_F32:
@@ -68,12 +82,14 @@ INLINE void expand(oz_wkind kind, __m256 w[2], const uint8_t *panel, int64_t k) 
         break;
     case OZ_WKIND_I4: expand_i4(w, panel + PANEL / 2 * k); break;
     case OZ_WKIND_F8: expand_f8(w, panel + PANEL * k); break;
+    case OZ_WKIND_U4: expand_u4(w, panel + PANEL / 2 * k); break;
+    case OZ_WKIND_L4: expand_l4(w, panel + PANEL / 2 * k, book); break;
     case OZ_WKIND_COUNT: break;
     }
 }
 
 INLINE int step_bytes(oz_wkind kind) {
-    return kind == OZ_WKIND_F32 ? 4 * PANEL : kind == OZ_WKIND_F16 || kind == OZ_WKIND_BF16 ? 2 * PANEL : kind == OZ_WKIND_I4 ? PANEL / 2 : PANEL;
+    return kind == OZ_WKIND_F32 ? 4 * PANEL : kind == OZ_WKIND_F16 || kind == OZ_WKIND_BF16 ? 2 * PANEL : kind == OZ_WKIND_I4 || kind >= OZ_WKIND_U4 ? PANEL / 2 : PANEL;
 }
 
 /* Where the stream of a panel is PREFETCH_BYTES after step k. Panels are short: behind its end comes the same panel of the next n_panel. */
@@ -82,8 +98,12 @@ INLINE size_t stream_ahead(oz_wkind kind, int n_panel, size_t stride, int64_t k)
     return at < stride ? at : at + (size_t)(n_panel - 1) * stride;
 }
 
-/* Activations of a tile, and the columns to sum over. */
-typedef struct x_part { const float *x; int64_t ld, k0, k1; } x_part;
+/* Activations of a tile, the columns to sum over, and the codebook (L4). */
+typedef struct x_part { const float *x; int64_t ld, k0, k1; const int8_t *codebook; } x_part;
+
+INLINE __m128i load_book(oz_wkind kind, const int8_t *codebook) {
+    return kind == OZ_WKIND_L4 ? _mm_loadu_si128((const __m128i *)codebook) : _mm_setzero_si128();
+}
 
 /* Sums of n_tok tokens and n_panel panels, `stride` bytes apart; sums [n_panel, n_tok, PANEL]. */
 typedef void sum_fn(float *sums, const uint8_t *codes, size_t stride, const x_part *xp);
@@ -92,6 +112,7 @@ INLINE void sum_tile(oz_wkind kind, int n_tok, int n_panel, float *sums, const u
     __m256 acc[8][2]; /* [n_panel * n_tok] */
     const float *x = xp->x;
     const int64_t ld = xp->ld, k1 = xp->k1;
+    const __m128i book = load_book(kind, xp->codebook);
 #pragma GCC unroll 8
     for (int i = 0; i < n_panel * n_tok; i++) acc[i][0] = acc[i][1] = _mm256_setzero_ps();
     for (int64_t k = xp->k0; k < k1; k++) {
@@ -100,7 +121,7 @@ INLINE void sum_tile(oz_wkind kind, int n_tok, int n_panel, float *sums, const u
         for (int p = 0; p < n_panel; p++) {
             __m256 wv[2];
             _mm_prefetch((const char *)codes + (size_t)p * stride + ahead, _MM_HINT_T0);
-            expand(kind, wv, codes + (size_t)p * stride, k);
+            expand(kind, wv, codes + (size_t)p * stride, k, book);
 #pragma GCC unroll 8
             for (int t = 0; t < n_tok; t++) {
                 __m256 xv = _mm256_broadcast_ss(x + t * ld + k), *sum = acc[p * n_tok + t];
@@ -124,20 +145,21 @@ INLINE void sum_tile(oz_wkind kind, int n_tok, int n_panel, float *sums, const u
 #define KIND(kind)                                                                                                          \
     SUM(kind, 1, 1) SUM(kind, 1, 2) SUM(kind, 1, 4) SUM(kind, 2, 1) SUM(kind, 2, 2) SUM(kind, 3, 1) SUM(kind, 3, 2) SUM(kind, 4, 1) \
     SUM(kind, 5, 1) SUM(kind, 6, 1)                                                                                         \
-    static void expand_##kind(float *dst, const uint8_t *panel, int64_t cols) {                                             \
+    static void expand_##kind(float *dst, const uint8_t *panel, int64_t cols, const int8_t *codebook) {                      \
+        const __m128i book = load_book(OZ_WKIND_##kind, codebook);                                                          \
         for (int64_t k = 0; k < cols; k++) {                                                                                \
             __m256 w[2];                                                                                                    \
-            expand(OZ_WKIND_##kind, w, panel, k);                                                                           \
+            expand(OZ_WKIND_##kind, w, panel, k, book);                                                                     \
             _mm256_store_ps(dst + PANEL * k, w[0]);                                                                         \
             _mm256_store_ps(dst + PANEL * k + 8, w[1]);                                                                     \
         }                                                                                                                   \
     }
-KIND(F32) KIND(F16) KIND(BF16) KIND(I8) KIND(I4) KIND(F8)
+KIND(F32) KIND(F16) KIND(BF16) KIND(I8) KIND(I4) KIND(F8) KIND(U4) KIND(L4)
 
 typedef struct kind_fns {
     float unit[2]; /* of the codes as expanded, rows 0-7 and 8-15; powers of two: exact */
     sum_fn *sum[OZ_AVX2_TOKENS][MAX_PANELS]; /* [n_tok - 1][n_panel - 1] */
-    void (*expand)(float *dst, const uint8_t *panel, int64_t cols);
+    void (*expand)(float *dst, const uint8_t *panel, int64_t cols, const int8_t *codebook);
 } kind_fns;
 
 #define FNS(kind, unit0, unit1)                                                                                        \
@@ -147,6 +169,7 @@ typedef struct kind_fns {
                          expand_##kind}
 static const kind_fns kinds[OZ_WKIND_COUNT] = {
     FNS(F32, 1.0f, 1.0f), FNS(F16, 1.0f, 1.0f), FNS(BF16, 1.0f, 1.0f), FNS(I8, 1.0f, 1.0f), FNS(I4, 0x1p-28f, 0x1p-4f), FNS(F8, 1.0f, 1.0f),
+    FNS(U4, 1.0f, 1.0f), FNS(L4, 1.0f, 1.0f),
 };
 
 /* ---- one tile: groups, units, NaN rows ---- */
@@ -193,7 +216,7 @@ static void multiply_tile(const oz_gemm_task *t, const panels *p, int64_t tok, i
     _Alignas(32) float sums[OZ_AVX2_TILE] = {0}, part[OZ_AVX2_TILE];
     const oz_cpu_packed *w = t->w;
     sum_fn *sum = kinds[p->kind].sum[n_tok - 1][p->n - 1];
-    x_part xp = {(const float *)t->x.data + tok * t->x.ld, t->x.ld, 0, w->head.cols};
+    x_part xp = {(const float *)t->x.data + tok * t->x.ld, t->x.ld, 0, w->head.cols, w->codebook};
     if (!w->scales || oz_scale_is_last_avx2(w)) {
         sum(sums, p->codes, p->stride, &xp);
         for (int i = 0; i < p->n * n_tok * PANEL; i++) sums[i] *= kinds[w->kind].unit[i / 8 % 2];
@@ -242,7 +265,7 @@ static void gemm_block(const oz_gemm_task *t, int64_t panel0, int64_t panel1, in
         p.n = panels_at_once(n_tok, panel1 - p.first);
         p.codes = w->codes + (size_t)p.first * w->panel_bytes;
         if (expands) {
-            kinds[w->kind].expand(expanded, p.codes, w->head.cols);
+            kinds[w->kind].expand(expanded, p.codes, w->head.cols, w->codebook);
             p.kind = OZ_WKIND_F32;
             p.codes = (const uint8_t *)expanded;
         }

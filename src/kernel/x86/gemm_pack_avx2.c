@@ -54,7 +54,7 @@ static size_t panel_bytes_bf16(int64_t cols) { return panel_bytes(cols, PANEL * 
 static size_t panel_bytes_i8(int64_t cols) { return panel_bytes(cols, PANEL); }
 static size_t panel_bytes_i8_pairs(int64_t cols) { return panel_bytes((cols + 1) / 2, PANEL * 2); }
 
-/* ---- int4: byte i of a step holds row i below and row i + 8 above ---- */
+/* ---- 4 bits: byte i of a step holds row i below and row i + 8 above ---- */
 
 static size_t panel_bytes_i4(int64_t cols) { return panel_bytes(cols, PANEL / 2); }
 
@@ -72,6 +72,10 @@ static void read_i4(float *dst, const uint8_t *panel, int lane, int64_t cols) {
         int nibble = panel[k * PANEL / 2 + lane % 8] >> lane / 8 * 4 & 15;
         dst[k] = (float)((nibble ^ 8) - 8);
     }
+}
+
+static void read_u4(float *dst, const uint8_t *panel, int lane, int64_t cols) {
+    for (int64_t k = 0; k < cols; k++) dst[k] = (float)(panel[k * PANEL / 2 + lane % 8] >> lane / 8 * 4 & 15);
 }
 
 /* ---- e4m3: an array of codes, and the rows with NaN ---- */
@@ -119,7 +123,13 @@ static void scale_row(float *dst, const oz_cpu_packed *w, int64_t r) {
         read_##name(dst, w->codes + (size_t)(r / PANEL) * w->panel_bytes, (int)(r % PANEL), w->head.cols);           \
         scale_row(dst, w, r);                                                                                   \
     }
-GET_ROW(f32) GET_ROW(f16) GET_ROW(bf16) GET_ROW(i8) GET_ROW(i8_pairs) GET_ROW(i4) GET_ROW(f8)
+GET_ROW(f32) GET_ROW(f16) GET_ROW(bf16) GET_ROW(i8) GET_ROW(i8_pairs) GET_ROW(i4) GET_ROW(f8) GET_ROW(u4)
+
+static void get_row_l4(float *dst, const oz_cpu_packed *w, int64_t r) {
+    read_u4(dst, w->codes + (size_t)(r / PANEL) * w->panel_bytes, (int)(r % PANEL), w->head.cols);
+    for (int64_t k = 0; k < w->head.cols; k++) dst[k] = w->codebook[(int)dst[k]];
+    scale_row(dst, w, r);
+}
 
 void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64_t n_tok, const float *sums) {
     const oz_cpu_packed *w = t->w;
@@ -147,15 +157,18 @@ void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64
 typedef struct gemm_entry { oz_wkind kind; oz_form form; oz_gemm_row row; } gemm_entry;
 
 #define ROW(name, low, gemm) {name, PANEL, panel_bytes_##low, pack_##low, gemm, get_row_##low}
+#define ROW_4(name, low) {name, PANEL, panel_bytes_i4, pack_i4, oz_gemm_f32__avx2, get_row_##low}
 static const gemm_entry entries[] = {
     {OZ_WKIND_F32, OZ_FORM_F32, ROW("gemm_f32_f32__avx2", f32, oz_gemm_f32__avx2)},
     {OZ_WKIND_F16, OZ_FORM_F32, ROW("gemm_f16_f32__avx2", f16, oz_gemm_f32__avx2)},
     {OZ_WKIND_BF16, OZ_FORM_F32, ROW("gemm_bf16_f32__avx2", bf16, oz_gemm_f32__avx2)},
     {OZ_WKIND_I8, OZ_FORM_F32, ROW("gemm_i8_f32__avx2", i8, oz_gemm_f32__avx2)},
     {OZ_WKIND_I8, OZ_FORM_Q8, ROW("gemm_i8_q8__avx2", i8_pairs, oz_gemm_q8__avx2)},
-    {OZ_WKIND_I4, OZ_FORM_F32, ROW("gemm_i4_f32__avx2", i4, oz_gemm_f32__avx2)},
+    {OZ_WKIND_I4, OZ_FORM_F32, ROW_4("gemm_i4_f32__avx2", i4)},
     {OZ_WKIND_F8, OZ_FORM_F32, ROW("gemm_f8_f32__avx2", f8, oz_gemm_f32__avx2)},
     {OZ_WKIND_F8, OZ_FORM_F8, ROW("gemm_f8_f8__avx2", f8, oz_gemm_f32__avx2)},
+    {OZ_WKIND_U4, OZ_FORM_F32, ROW_4("gemm_u4_f32__avx2", u4)},
+    {OZ_WKIND_L4, OZ_FORM_F32, ROW_4("gemm_l4_f32__avx2", l4)},
 };
 
 void oz_gemm_init__avx2(oz_cpu_table *t) {
