@@ -10,9 +10,11 @@
 enum { REDRAW_US = 100 * 1000, PIPE_LINE_US = 5 * 1000 * 1000 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool is_quiet, line_open; /* line_open: a progress line stands on the terminal */
+static bool is_quiet, is_muted, line_open; /* line_open: a progress line stands on the terminal */
 
-void oz_log_quiet(bool quiet) { is_quiet = quiet; }
+void oz_log_quiet(bool quiet) { is_quiet = quiet || is_muted; }
+
+void oz_log_mute(void) { is_muted = is_quiet = true; }
 
 bool oz_log_colour(void) {
     const char *no = getenv("NO_COLOR");
@@ -43,6 +45,7 @@ void oz_log_info(const char *fmt, ...) {
 }
 
 void oz_log_warn(const char *fmt, ...) {
+    if (is_muted) return;
     va_list ap;
     va_start(ap, fmt);
     say("warning: ", "\033[33m", fmt, ap);

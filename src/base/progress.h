@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 void oz_log_quiet(bool quiet);
+void oz_log_mute(void); /* errors alone: another process says the rest */
 bool oz_log_colour(void); /* stderr is a terminal and NO_COLOR is not set */
 void oz_log_info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void oz_log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));  /* "warning: ..." */

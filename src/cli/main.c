@@ -37,99 +37,135 @@ static const oz_cmd *find(const char *name) {
     return NULL;
 }
 
-static int unknown(const char *name) {
+static oz_status unknown(const char *name, oz_err *err) {
     const char *nearest = NULL;
     size_t best = 3;
     for (const oz_cmd *const *c = COMMANDS; *c; c++) {
         size_t d = oz_str_distance(name, (*c)->name);
         if (d < best) best = d, nearest = (*c)->name;
     }
-    if (nearest) oz_log_error("%s: no such command (did you mean %s?)", name, nearest);
-    else oz_log_error("%s: no such command (ounce --help lists them)", name);
-    return EXIT_USAGE;
+    OZ_NEED(!nearest, err, OZ_E_USAGE, "%s: no such command (did you mean %s?)", name, nearest);
+    OZ_FAIL(err, OZ_E_USAGE, "%s: no such command (ounce --help lists them)", name);
 }
 
 static void help(FILE *out) {
-    fputs("usage: ounce COMMAND [options]\n\nMakes, runs and measures quantized language models on the CPU.\n\ncommands:\n", out);
+    fputs("usage: ounce COMMAND [options]\n\nMakes, runs and measures quantized language models, on the CPU and with CUDA.\n\ncommands:\n", out);
     for (const oz_cmd *const *c = COMMANDS; *c; c++) fprintf(out, "  %-12s%s\n", (*c)->name, (*c)->describe()->summary);
     fputs("\nounce COMMAND --help describes one of them; ounce --version prints the version.\n", out);
 }
 
+/* What the manual page has beside the commands; the list of those that take ranks comes from the table. */
+static const char MAN_HEAD[] =
+    ".TH OUNCE 1 \"\" \"ounce " OZ_VERSION "\" \"User Commands\"\n"
+    ".SH NAME\nounce \\- make, run and measure quantized language models\n"
+    ".SH SYNOPSIS\n.B ounce\n.I command\n[options]\n"
+    ".SH DESCRIPTION\nMODEL is a folder with a Hugging Face checkpoint, or a .gguf file.\n"
+    ".SH \"EXIT STATUS\"\n0: done. 1: it failed and said why on standard error. 2: the command line is wrong.\n";
+static const char MAN_TAIL[] =
+    "runs one model in N processes, each of which holds a slice of every layer; the first one speaks. It takes a program built where Open MPI was installed, and runs Llama and Qwen3 on the "
+    "CPU; experts are not shared out. With more ranks than KV heads, N must be a multiple of these. Without \\-\\-threads the ranks share the cores of the machine.\n"
+    ".SH FILES\n"
+    ".TP\n.I DIR/ounce_recipe.json\nhow \\-\\-method gptq made the checkpoint DIR: parameters, and the calibration text by its SHA\\-256\n"
+    ".TP\n.I DIR.gptq\nthe work of a run with \\-\\-method gptq, beside DIR; removed when DIR is whole. \\-\\-resume takes it up. Its file lock is held while a process is at work in it\n"
+    ".TP\n.I .DIR.tmp\\-PID\\-N\na folder under way, renamed to DIR when it is whole; only a process that was killed leaves one behind\n"
+    ".SH EXAMPLES\n.nf\n"
+    "ounce quantize MODEL \\-o OUT \\-\\-scheme W8A8\n"
+    "ounce quantize MODEL \\-o OUT \\-\\-scheme W4A16 \\-\\-group\\-size 64 \\-\\-method gptq \\-\\-calibration TEXT\n"
+    "ounce run OUT \\-\\-chat \\-p \"What is the capital of France?\"\n"
+    "ounce bench OUT \\-b 1,8\n"
+    "ounce kl MODEL OUT \\-\\-text TEXT \\-\\-limit\\-tokens 8192\n"
+    "ounce inspect OUT \\-\\-kernels\n"
+    "mpirun \\-np 2 ounce run MODEL \\-p Hello\n"
+    ".fi\n";
+
 /* The manual page, from the same tables as --help: docs/ounce.1 is this output. */
 static void man(FILE *out) {
-    fputs(".TH OUNCE 1 \"\" \"ounce " OZ_VERSION "\" \"User Commands\"\n"
-          ".SH NAME\nounce \\- make, run and measure quantized language models\n"
-          ".SH SYNOPSIS\n.B ounce\n.I command\n[options]\n"
-          ".SH DESCRIPTION\nMODEL is a folder with a Hugging Face checkpoint, a .gguf file, or the name of a repository that pull has downloaded.\n"
-          ".SH \"EXIT STATUS\"\n0: done. 1: it failed and said why on standard error. 2: the command line is wrong.\n",
-          out);
+    fputs(MAN_HEAD, out);
     for (const oz_cmd *const *c = COMMANDS; *c; c++) oz_opt_man((*c)->describe(), out);
+    fputs(".SH RANKS\n.B mpirun \\-np N ounce\n", out);
+    const char *sep = "";
+    for (const oz_cmd *const *c = COMMANDS; *c; c++)
+        if ((*c)->ranks) fprintf(out, "%s%s", sep, (*c)->name), sep = "|";
+    fputs(" ...\n", out);
+    fputs(MAN_TAIL, out);
 }
 
-static int report(oz_status s, const oz_err *err, const char *command) {
-    if (s == OZ_OK) return EXIT_DONE;
-    oz_log_error("%s", err->code != OZ_OK ? err->msg : s == OZ_E_INTERRUPTED ? "interrupted" : "failed, and no reason was given (a bug)");
-    if (s != OZ_E_USAGE) return EXIT_FAILED;
-    fprintf(stderr, "ounce %s --help lists the options\n", command);
-    return EXIT_USAGE;
-}
-
-/* Every rank runs the command; the first one writes and speaks. */
-static oz_status run_ranks(const oz_cmd *cmd, const char **args, int n_args, oz_err *err) {
-    OZ_TRY(oz_comm_open(&oz_cli_comm, err));
-    OZ_NEED(cmd->ranks || oz_comm_size(oz_cli_comm) == 1, err, OZ_E_USAGE, "%s does not run in several ranks", cmd->name);
-    if (oz_comm_rank(oz_cli_comm) > 0) {
-        OZ_NEED(freopen("/dev/null", "w", stdout), err, OZ_E_IO, "/dev/null: %s", strerror(errno));
-        oz_log_quiet(true);
-    }
-    return cmd->run(args, n_args, err);
+static void help_of(const oz_cmd *cmd) {
+    oz_opt_help(cmd->describe(), stdout);
+    if (cmd->ranks) printf("\nmpirun -np N ounce %s ... shares the model out among N processes (see RANKS in the manual page).\n", cmd->name);
 }
 
 /* argv[0] is the command's name. */
-static int run(const oz_cmd *cmd, int argc, char **argv) {
-    oz_err err = {0};
+static oz_status run(const oz_cmd *cmd, int argc, char **argv, oz_err *err) {
     const oz_opt_cmd *opts = cmd->describe();
     const char **args = oz_alloc_array((size_t)argc + 1, sizeof *args);
     int n_args;
     bool want_help;
-    oz_status s = oz_opt_parse(opts, argc, argv, args, &n_args, &want_help, &err);
+    oz_status s = oz_opt_parse(opts, argc, argv, args, &n_args, &want_help, err);
     oz_log_quiet(oz_cli_common.quiet);
-    if (s == OZ_OK && want_help) oz_opt_help(opts, stdout);
-    else if (s == OZ_OK) s = run_ranks(cmd, args, n_args, &err);
-    int status = report(s, &err, cmd->name);
-    if (status != EXIT_DONE) oz_comm_abort(oz_cli_comm, status);
-    oz_comm_close(&oz_cli_comm);
+    if (s == OZ_OK && want_help) help_of(cmd);
+    else if (s == OZ_OK && !cmd->ranks && oz_comm_size(oz_cli_comm) > 1) s = oz_err_set(err, OZ_E_USAGE, __FILE__, __LINE__, "%s does not run in several ranks", cmd->name);
+    else if (s == OZ_OK) s = cmd->run(args, n_args, err);
     oz_opt_lists_free(opts);
     oz_free(args);
-    return status;
+    return s;
 }
 
-static int dispatch(int argc, char **argv) {
+/* OZ_E_USAGE without a message: no command was given. */
+static oz_status dispatch(const oz_cmd **cmd, int argc, char **argv, oz_err *err) {
     const char *name = argc > 1 ? argv[1] : NULL;
-    if (!name) {
+    if (!name) return OZ_E_USAGE;
+    if (strcmp(name, "--version") == 0) return puts("ounce " OZ_VERSION), OZ_OK;
+    if (strcmp(name, "man") == 0 && argc == 2) return man(stdout), OZ_OK;
+    const bool asks = strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0;
+    if (asks && argc == 2) return help(stdout), OZ_OK;
+    if (asks) name = argv[2];
+    const oz_cmd *found = find(name);
+    if (!found) return unknown(name, err);
+    if (asks) return help_of(found), OZ_OK;
+    *cmd = found;
+    return run(found, argc - 1, argv + 1, err);
+}
+
+/* Every rank runs the command; the first one writes and speaks. */
+static oz_status hush(oz_err *err) {
+    if (oz_comm_rank(oz_cli_comm) == 0) return OZ_OK;
+    OZ_NEED(freopen("/dev/null", "w", stdout), err, OZ_E_IO, "/dev/null: %s", strerror(errno));
+    oz_log_mute();
+    return OZ_OK;
+}
+
+static oz_status stdout_close(oz_err *err) {
+    const bool bad = ferror(stdout);
+    errno = 0;
+    OZ_NEED(fclose(stdout) == 0 && !bad, err, OZ_E_IO, "stdout: %s", errno ? strerror(errno) : "a write failed");
+    return OZ_OK;
+}
+
+static void report(oz_status s, const oz_err *err, const oz_cmd *cmd, bool alone) {
+    char who[48] = "";
+    if (s == OZ_E_USAGE && err->code == OZ_OK) {
         help(stderr);
-        return EXIT_USAGE;
+        return;
     }
-    if (strcmp(name, "--version") == 0) return puts("ounce " OZ_VERSION), EXIT_DONE;
-    if (strcmp(name, "man") == 0 && argc == 2) return man(stdout), EXIT_DONE;
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
-        if (argc == 2) return help(stdout), EXIT_DONE;
-        const oz_cmd *cmd = find(argv[2]);
-        return cmd ? (oz_opt_help(cmd->describe(), stdout), EXIT_DONE) : unknown(argv[2]);
-    }
-    const oz_cmd *cmd = find(name);
-    return cmd ? run(cmd, argc - 1, argv + 1) : unknown(name);
+    if (alone) snprintf(who, sizeof who, "rank %d of %d alone: ", oz_comm_rank(oz_cli_comm), oz_comm_size(oz_cli_comm));
+    oz_log_error("%s%s", who, err->code != OZ_OK ? err->msg : s == OZ_E_INTERRUPTED ? "interrupted" : "failed, and no reason was given (a bug)");
+    if (s == OZ_E_USAGE && cmd) fprintf(stderr, "ounce %s --help lists the options\n", cmd->name);
 }
 
 int main(int argc, char **argv) {
+    oz_err err = {0};
+    const oz_cmd *cmd = NULL;
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is a write error, reported below */
     oz_interrupt_init();
-    int status = dispatch(argc, argv);
-    bool bad = ferror(stdout);
-    errno = 0;
-    if ((fclose(stdout) != 0 || bad) && status == EXIT_DONE) {
-        oz_log_error("stdout: %s", errno ? strerror(errno) : "a write failed");
-        status = EXIT_FAILED;
-    }
-    return status;
+    oz_status s = oz_comm_open(&oz_cli_comm, &err);
+    if (s == OZ_OK) s = hush(&err);
+    if (s == OZ_OK) s = dispatch(&cmd, argc, argv, &err);
+    const oz_status closed = stdout_close(s == OZ_OK ? &err : NULL);
+    if (s == OZ_OK) s = closed;
+    const oz_meeting m = oz_comm_meet(oz_cli_comm, s == OZ_OK ? EXIT_DONE : s == OZ_E_USAGE ? EXIT_USAGE : EXIT_FAILED);
+    if (m.speaks) report(s, &err, cmd, m.alone);
+    if (m.alone) oz_comm_abort(oz_cli_comm, m.status);
+    oz_comm_close(&oz_cli_comm);
+    return m.status;
 }

@@ -5,6 +5,8 @@
 #include "base/mem.h"
 #include "comm/internal.h"
 
+enum { ALONE_US = 2000000 };
+
 struct oz_comm { const oz_transport *t; int rank, size; float *all; int64_t room; };
 
 static int launched_size(void) {
@@ -67,6 +69,19 @@ void oz_comm_max(oz_comm *c, float *x, int64_t n) {
             const float v = c->all[(int64_t)r * n + i];
             if (!(v <= x[i])) x[i] = v; /* NaN goes through */
         }
+}
+
+oz_meeting oz_comm_meet(oz_comm *c, int status) {
+    oz_meeting m = {.status = status, .speaks = status != 0};
+    if (!c || !c->t) return m;
+    int *all = oz_alloc_array((size_t)c->size, sizeof *all);
+    m.alone = !c->t->meet(all, status, status ? ALONE_US : -1);
+    if (m.alone) return m; /* the transport may still write to `all` */
+    int first = 0;
+    while (first + 1 < c->size && all[first] == 0) first++;
+    m.status = all[first], m.speaks = all[first] != 0 && first == c->rank;
+    oz_free(all);
+    return m;
 }
 
 void oz_comm_abort(oz_comm *c, int status) { if (c && c->t) c->t->end_all(status); }

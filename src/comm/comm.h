@@ -3,6 +3,7 @@
  * Every rank gets the same bits: values are gathered and reduced in the order of ranks. */
 #ifndef OZ_COMM_COMM_H
 #define OZ_COMM_COMM_H
+#include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
 
@@ -16,6 +17,10 @@ int oz_comm_size(const oz_comm *c);
 oz_status oz_comm_reserve(oz_comm *c, int64_t n, oz_err *err);
 void oz_comm_sum(oz_comm *c, float *x, int64_t n); /* x[i] = sum over ranks, in place; host memory */
 void oz_comm_max(oz_comm *c, float *x, int64_t n);
+/* Every rank comes here last, with its exit status (0: done). status: that of the first rank that failed, the same for all; speaks: this is
+ * that rank, which says why. alone: this rank failed, and the others did not come within two seconds: they wait for it in a collective. */
+typedef struct oz_meeting { int status; bool speaks, alone; } oz_meeting;
+oz_meeting oz_comm_meet(oz_comm *c, int status); /* c NULL: a group of one */
 /* Ends every rank: this one failed, the others wait for it in vain. Does nothing in a group of one. */
 void oz_comm_abort(oz_comm *c, int status);
 

@@ -1,15 +1,35 @@
 /* Open MPI. */
 #include <mpi.h>
+#include <unistd.h>
+#include "base/clock.h"
 #include "comm/internal.h"
+
+static MPI_Comm meeting; /* apart from what the forward pass does: a rank that failed must not answer another's collective */
 
 static oz_status mpi_open(int *rank, int *size, oz_err *err) {
     OZ_NEED(MPI_Init(NULL, NULL) == MPI_SUCCESS, err, OZ_E_IO, "MPI_Init failed");
     MPI_Comm_rank(MPI_COMM_WORLD, rank);
     MPI_Comm_size(MPI_COMM_WORLD, size);
+    OZ_NEED(MPI_Comm_dup(MPI_COMM_WORLD, &meeting) == MPI_SUCCESS, err, OZ_E_IO, "MPI_Comm_dup failed");
     return OZ_OK;
 }
 
-static void mpi_close(void) { MPI_Finalize(); }
+static void mpi_close(void) {
+    MPI_Comm_free(&meeting);
+    MPI_Finalize();
+}
+
+static bool mpi_meet(int *all, int mine, int64_t wait_us) {
+    static int sent; /* outlives the call */
+    enum { POLL_US = 1000 };
+    const int64_t start = oz_clock_us();
+    MPI_Request request;
+    int done = 0;
+    sent = mine;
+    MPI_Iallgather(&sent, 1, MPI_INT, all, 1, MPI_INT, meeting, &request);
+    for (MPI_Test(&request, &done, MPI_STATUS_IGNORE); !done && (wait_us < 0 || oz_clock_us() - start < wait_us); MPI_Test(&request, &done, MPI_STATUS_IGNORE)) usleep(POLL_US);
+    return done;
+}
 
 /* MPI counts are ints: long rows go in pieces. */
 static void mpi_all_gather(float *all, const float *mine, int64_t n) {
@@ -34,5 +54,5 @@ static void mpi_all_gather(float *all, const float *mine, int64_t n) {
 
 static void mpi_end_all(int status) { MPI_Abort(MPI_COMM_WORLD, status); }
 
-static const oz_transport mpi = {"mpi", mpi_open, mpi_close, mpi_all_gather, mpi_end_all};
+static const oz_transport mpi = {"mpi", mpi_open, mpi_close, mpi_all_gather, mpi_meet, mpi_end_all};
 const oz_transport *const oz_transport_mpi = &mpi;

@@ -20,6 +20,11 @@ done
 $OUNCE man >"$T/man"
 same 'the manual page has every command' "$($OUNCE --help | grep -c '^  [a-z]')" "$(grep -c '^\.SH "OUNCE ' "$T/man")"
 
+same 'its other sections' 'NAME SYNOPSIS DESCRIPTION EXIT RANKS FILES EXAMPLES' "$(sed -n 's/^\.SH "\?\([A-Z]*\).*/\1/p' "$T/man" | grep -v OUNCE | tr '\n' ' ' | sed 's/ $//')"
+same 'commands that take ranks say so' 'run logits ppl kl ' "$(for c in $($OUNCE --help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do $OUNCE $c --help | grep -q "mpirun -np N ounce $c" && printf '%s ' $c; done)"
+grep -q '^run|logits|ppl|kl \.\.\.$' "$T/man" || echo 'not ok the manual page lists them'
+if command -v groff >/dev/null; then same 'groff has no complaint' '' "$(groff -man -ww -Tutf8 "$T/man" 2>&1 >/dev/null)"; fi
+
 # What is there stays there: --force takes neither the input, nor what no command of ours made; logits does not write over what it reads.
 cp -r tests/golden/models/llama "$T/m" && rm -rf "$T/m/golden" && mkdir "$T/other" "$T/empty" && echo keep >"$T/other/diary" && echo '1 2 3' >"$T/ids" && ln -s m "$T/link"
 before=$(cat "$T/m/"* | sha256sum)
