@@ -27,6 +27,7 @@ endif
 
 # CUDA: on where nvcc is; CUDA=0 leaves it out. The runtime is linked statically and the driver loaded at run time, so the program also runs where
 # there is none. Objects are the same for all builds: sanitizers do not reach into them.
+comma     := ,
 NVCC      ?= nvcc
 CUDA      ?= $(if $(shell command -v $(NVCC)),1,0)
 ifeq ($(CUDA),1)
@@ -35,7 +36,9 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_OBJ  := $(patsubst %.cu,build/cuda/%.o,$(sort $(wildcard src/kernel/cuda/*.cu)))
 # no contraction here either: an FMA is written where it is meant
 NVCC_FLAGS := -std=c++17 -O3 -fmad=false -gencode arch=compute_90a,code=sm_90a -DOZ_CUDA -Isrc -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
-LIBS      += $(firstword $(wildcard $(addsuffix /libcudart_static.a,$(CUDA_HOME)/lib64 $(CUDA_HOME)/lib $(CUDA_HOME)/targets/x86_64-linux/lib))) -ldl -lrt
+CUDA_LIB  := $(firstword $(dir $(wildcard $(addsuffix /libcudart_static.a,$(CUDA_HOME)/lib64 $(CUDA_HOME)/lib $(CUDA_HOME)/targets/x86_64-linux/lib))))
+# With sanitizers the shared one: the guard of the token loop is for our own allocations, and the runtime makes some when a graph is captured.
+LIBS      += $(if $(SAN),$(CUDA_LIB)libcudart.so -Wl$(comma)-rpath$(comma)$(CUDA_LIB),$(CUDA_LIB)libcudart_static.a) -ldl -lrt
 endif
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o) $(CUDA_OBJ)
