@@ -66,6 +66,10 @@ build/cuda/%.o: %.cu Makefile
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
+build/cuda-mutated/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -DOZ_MUTATE -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
 # Unit tests: one program a file in tests/unit, linked with the library and cmocka.
 UNIT_SRC := $(sort $(wildcard tests/unit/*.c))
 UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(B)/unit/%)
@@ -79,6 +83,10 @@ $(B)/check: $(CHECK_SRC:%.c=$(B)/%.o) $(B)/libounce.a
 	$(CC) $(ALL_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 check: $(if $(CHECK_SRC),$(B)/check)
+
+# The checker over CUDA kernels that carry the bugs of kernel/cuda/mutate.h; their objects come before the library, which has them without.
+$(B)/check-mutated: $(CHECK_SRC:%.c=$(B)/%.o) $(CUDA_OBJ:build/cuda/%=build/cuda-mutated/%) $(B)/libounce.a
+	$(CC) $(ALL_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 # Everything that CI runs, on programs built with ASan and UBSan; ./ounce without them, for tests of speed and memory.
 TEST_BUILD := B=build/asan OPT=-O1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined"

@@ -1,8 +1,8 @@
 /* check: is every kernel right, on this machine, at every level that it has?
  *   check [--level L] [--only SLOT] [--seed N]      all suites; exit status 1 if one fails
  *   check --mutations                               breaks one thing at a time and demands that a suite goes red
- *   check --device cuda                            the operations and products of another device beside the CPU's
- *   check --mutations --device cuda                the same on that device
+ *   check --device cuda [--every N]                the operations, products and lowered programs of another device beside the CPU's
+ *   check --mutations --device cuda                the same on that device; check-mutated also breaks its kernels from inside
  *   check --bench [--format text|csv|json]          speed of the slots, beside this machine's measured ceilings */
 #include "base/opt.h"
 #include "device.h"
@@ -78,7 +78,7 @@ static oz_status check_level(int *n_red, const char *level, const char *only, ui
 
 typedef struct options {
     const char *level, *only, *format, *device, *model;
-    int64_t seed, threads;
+    int64_t seed, threads, every;
     bool mutations, bench;
 } options;
 
@@ -94,7 +94,7 @@ static oz_status run(const options *o, int *n_red, oz_err *err) {
     uint64_t seed = o->seed >= 0 ? (uint64_t)o->seed : (uint64_t)oz_clock_us() % 1000000000;
     printf("seed %llu\n", (unsigned long long)seed);
     if (o->device && o->mutations) {
-        *n_red = ck_device_mutations(o->device, seed, err);
+        *n_red = ck_device_mutations(o->device, o->only, seed, err);
         return *n_red < 0 ? err->code : OZ_OK;
     }
     if (o->device && o->model) {
@@ -102,7 +102,7 @@ static oz_status run(const options *o, int *n_red, oz_err *err) {
         return *n_red < 0 ? err->code : OZ_OK;
     }
     if (o->device) {
-        *n_red = ck_device(o->device, o->only, seed, err);
+        *n_red = ck_device(o->device, o->only, o->every, seed, err);
         return *n_red < 0 ? err->code : OZ_OK;
     }
     if (o->mutations) {
@@ -118,12 +118,13 @@ static oz_status run(const options *o, int *n_red, oz_err *err) {
 }
 
 int main(int argc, char **argv) {
-    options o = {.level = "all", .format = "text", .seed = -1};
+    options o = {.level = "all", .format = "text", .seed = -1, .every = 1};
     const oz_opt table[] = {
         {.name = "level", .type = OZ_OPT_STR, .dest = &o.level, .arg = "L", .help = "CPU level to check, or all"},
         {.name = "device", .type = OZ_OPT_STR, .dest = &o.device, .arg = "NAME", .help = "check this device instead of the CPU: cuda"},
         {.name = "model", .type = OZ_OPT_STR, .dest = &o.model, .arg = "DIR", .help = "with --device: this model's sequences alone and together, deterministic"},
         {.name = "only", .type = OZ_OPT_STR, .dest = &o.only, .arg = "SLOT", .help = "suites whose name contains this"},
+        {.name = "every", .type = OZ_OPT_INT, .dest = &o.every, .min = 1, .max = 1000, .arg = "N", .help = "with --device: one case in N, for slow tools"},
         {.name = "seed", .type = OZ_OPT_INT, .dest = &o.seed, .min = -1, .max = 1e15, .arg = "N", .help = "of the inputs; -1: the clock"},
         {.name = "mutations", .type = OZ_OPT_FLAG, .dest = &o.mutations, .help = "break the kernels and demand that it shows"},
         {.name = "bench", .type = OZ_OPT_FLAG, .dest = &o.bench, .help = "measure instead of checking"},

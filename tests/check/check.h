@@ -20,11 +20,15 @@ typedef struct ck {
     bool quiet;       /* a mutation run: count, do not print */
     const char *slot; /* of the running suite */
     int64_t n_cases, n_fail;
+    int64_t every, n_seen; /* of a device's cases one in so many is run; 0: all */
     double worst;     /* largest share of a bound that was used up */
 } ck;
 
 /* A mutation run ends a suite at the first deviation. */
 static inline bool ck_enough(const ck *c) { return c->quiet && c->n_fail > 0; }
+
+/* Is the next case left out? */
+static inline bool ck_skip(ck *c) { return ck_enough(c) || (c->every > 1 && ((uint32_t)c->n_seen++ * 0x9e3779b1u >> 16) % (uint32_t)c->every); }
 
 typedef struct ck_suite { const char *slot, *metric; void (*run)(ck *c); } ck_suite;
 extern const ck_suite ck_suites[]; /* ended by slot NULL */

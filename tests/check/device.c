@@ -141,11 +141,24 @@ static void outputs_check(dck *k, const weight *w, const acts *a, const float *b
 typedef struct product { oz_codec codec; oz_form form; int64_t group; } product;
 enum { MAX_TOK = 20 };
 
+/* Which row of the list runs a packed weight: its kernel's name ends in the row for up to 8 tokens and, if another, "over 8 rows" the one for more. */
+static const char *const product_rows[] = {"stream", "lt", "expand_lt", "plain"};
+static void row_met(dck *k, const oz_packed *p, int64_t n_tok) {
+    const char *name = oz_packed_kernel(p), *few = strchr(name, ' '), *many = strstr(name, ", over "), *at = n_tok > 8 && many ? strrchr(many, ' ') : few;
+    const size_t n = at ? strcspn(at + 1, ",") : 0;
+    for (int i = 0; i < CK_COUNT(product_rows) && at; i++)
+        if (strlen(product_rows[i]) == n && strncmp(product_rows[i], at + 1, n) == 0) {
+            k->met |= 1u << i;
+            return;
+        }
+    ck_fail(k->c, "\"%s\" names no row that is known here", name);
+}
+
 /* Two parts and a bias on the first; a number of tokens on each side of every bucket. */
 static void product_case(dck *k, const product *p, int64_t cols, int64_t n_tok) {
     weight w[2];
     oz_packed *packed[2] = {NULL, NULL};
-    const int64_t rows[2] = {16 * ck_int(k->c, 1, 5), p->form == OZ_FORM_F32 ? ck_int(k->c, 1, 70) : 16 * ck_int(k->c, 1, 3) + (n_tok <= 8 ? ck_int(k->c, 0, 15) : 0)};
+    const int64_t rows[2] = {16 * ck_int(k->c, 1, 5), p->form == OZ_FORM_F32 ? ck_int(k->c, 1, 70) : 16 * ck_int(k->c, 1, 3) + (n_tok <= 8 || ck_int(k->c, 0, 3) == 0 ? ck_int(k->c, 0, 15) : 0)};
     oz_err err = {0};
     bool good = true;
     for (int i = 0; i < 2; i++) {
@@ -162,6 +175,7 @@ static void product_case(dck *k, const product *p, int64_t cols, int64_t n_tok) 
     if (good) {
         k->ops->linear(k->dev, &args);
         ended(k);
+        for (int i = 0; i < 2; i++) row_met(k, packed[i], n_tok);
         float *got = dbuf_take(k, &y, "output");
         const bool rounds = !k->deterministic && n_tok > 8 && p->form >= OZ_FORM_BF16 && p->group; /* expanded to 16 bits */
         outputs_check(k, &w[0], &a, bias, got, ld, n_tok, rounds ? 0x1p-8 : 0);
@@ -200,10 +214,15 @@ static void products(dck *k) {
     static const int64_t cols[] = {32, 64, 96, 128, 576, 1024, 1536, 4160}, toks[] = {1, 2, 7, 8, 9, MAX_TOK};
     for (int i = 0; i < CK_COUNT(list); i++)
         for (int t = 0; t < CK_COUNT(toks); t++)
-            for (int n = 0; n < 3 && !ck_enough(k->c); n++) product_case(k, &list[i], cols[ck_int(k->c, 0, CK_COUNT(cols) - 1)], toks[t]);
+            for (int n = 0; n < 3; n++)
+                if (!ck_skip(k->c)) product_case(k, &list[i], cols[ck_int(k->c, 0, CK_COUNT(cols) - 1)], toks[t]);
     const product any = {OZ_CODEC_BF16, OZ_FORM_F32, 0}, odd = {OZ_CODEC_I8, OZ_FORM_BF16, 0};
-    for (int n = 0; n < 10 && !ck_enough(k->c); n++) product_case(k, &any, ck_int(k->c, 1, 300), ck_int(k->c, 1, MAX_TOK));
-    for (int n = 0; n < 10 && !ck_enough(k->c); n++) product_case(k, &odd, 8 * ck_int(k->c, 1, 90), ck_int(k->c, 1, MAX_TOK));
+    for (int n = 0; n < 10; n++)
+        if (!ck_skip(k->c)) product_case(k, &any, ck_int(k->c, 1, 300), ck_int(k->c, 1, MAX_TOK));
+    for (int n = 0; n < 10; n++)
+        if (!ck_skip(k->c)) product_case(k, &odd, 8 * ck_int(k->c, 1, 90), ck_int(k->c, 1, MAX_TOK));
+    for (int i = 0; i < CK_COUNT(product_rows) && !k->deterministic && !k->c->quiet && k->c->every <= 1; i++)
+        if (!(k->met >> i & 1)) ck_fail(k->c, "no case ran the row \"%s\"", product_rows[i]);
 }
 
 /* ---- rows ---- */
@@ -244,7 +263,9 @@ static void quantize_case(dck *k, const rows_case *r, const dbuf *x, oz_form for
 }
 
 static void rows_run(dck *k) {
-    for (int i = 0; i < 40 && !ck_enough(k->c); i++, k->c->n_cases++) {
+    for (int i = 0; i < 40; i++) {
+        if (ck_skip(k->c)) continue;
+        k->c->n_cases++;
         ck *c = k->c;
         rows_case r = {.n_tok = ck_int(c, 1, 20), .n_vec = ck_int(c, 1, 9), .dim = 2 * ck_int(c, 1, i % 4 ? 70 : 1300)};
         r.n = r.n_vec * r.dim, r.ld = r.n + ck_int(c, 0, 3);
@@ -311,6 +332,7 @@ static void begun(dck *k, const batch *b) {
 }
 
 static void attention_case(dck *k, int i) {
+    k->c->n_cases++;
     static const int64_t heads[][2] = {{1, 1}, {9, 3}, {4, 4}, {8, 1}, {6, 3}, {14, 2}, {32, 8}}, dims[] = {8, 16, 64, 80, 128, 200, 256}, windows[] = {0, 0, 0, 1, 5, 64, 100};
     ck *c = k->c;
     const int h = (int)ck_int(c, 0, CK_COUNT(heads) - 1);
@@ -355,13 +377,16 @@ static void attention_case(dck *k, int i) {
 }
 
 static void attention_run(dck *k) {
-    for (int i = 0; i < 40 && !ck_enough(k->c); i++, k->c->n_cases++) attention_case(k, i);
+    for (int i = 0; i < 40; i++)
+        if (!ck_skip(k->c)) attention_case(k, i);
 }
 
 static void batch_run(dck *k) {
     static const struct { oz_codec codec; int64_t group; oz_form form; } tables[] = {{OZ_CODEC_BF16, 0, OZ_FORM_F32}, {OZ_CODEC_F32, 0, OZ_FORM_F32}, {OZ_CODEC_I8, 0, OZ_FORM_BF16}, {OZ_CODEC_I4P, 64, OZ_FORM_BF16},
                                                                                   {OZ_CODEC_Q8_0, 0, OZ_FORM_F16}, {OZ_CODEC_Q4_0, 0, OZ_FORM_F32}, {OZ_CODEC_F8E4M3, 0, OZ_FORM_BF16}};
-    for (int i = 0; i < 21 && !ck_enough(k->c); i++, k->c->n_cases++) {
+    for (int i = 0; i < 21; i++) {
+        if (ck_skip(k->c)) continue;
+        k->c->n_cases++;
         ck *c = k->c;
         const int64_t vocab = ck_int(c, 1, 90), cols = 32 * ck_int(c, 1, 20), half = ck_int(c, 1, 64);
         batch b;
@@ -396,7 +421,9 @@ static void batch_run(dck *k) {
 }
 
 static void sinks_run(dck *k) {
-    for (int i = 0; i < 20 && !ck_enough(k->c); i++, k->c->n_cases++) {
+    for (int i = 0; i < 20; i++) {
+        if (ck_skip(k->c)) continue;
+        k->c->n_cases++;
         ck *c = k->c;
         const int64_t n = ck_int(c, 1, 9), vocab = i == 0 ? 151936 : ck_int(c, 2, 4000), ld = vocab + ck_int(c, 0, 3);
         float *r = floats(c, n * ld, CK_NORMAL), *x = floats(c, n * ld, CK_NORMAL);
@@ -436,6 +463,7 @@ typedef struct host_route { int32_t experts[MAX_PAIRS], pairs[MAX_PAIRS], rows[M
 
 static void experts_case(dck *k) {
     ck *c = k->c;
+    c->n_cases++;
     const int64_t n_e = ck_int(c, 1, MAX_EXPERTS), top = ck_int(c, 1, n_e < 4 ? n_e : 4), n_tok = ck_int(c, 1, 40), n = 16 * ck_int(c, 1, 9), rows = ck_int(c, 1, 70), pairs = n_tok * top;
     float *logits = floats(c, n_tok * n_e, ck_int(c, 0, 3) ? CK_NORMAL : CK_INTEGER), *x = floats(c, n_tok * n, CK_NORMAL), *spread = oz_alloc_array((size_t)(pairs * n), 4);
     host_route h, g;
@@ -488,17 +516,48 @@ static void experts_case(dck *k) {
 }
 
 static void experts_run(dck *k) {
-    for (int i = 0; i < 30 && !ck_enough(k->c); i++, k->c->n_cases++) experts_case(k);
+    for (int i = 0; i < 30; i++)
+        if (!ck_skip(k->c)) experts_case(k);
+}
+
+/* ---- memory and errors ---- */
+
+static void memory_run(dck *k) {
+    for (int i = 0; i < 8; i++) {
+        if (ck_skip(k->c)) continue;
+        k->c->n_cases++;
+        const size_t n = (size_t)ck_int(k->c, 1, 70000);
+        uint8_t *sent = malloc(n), *got = malloc(n), *zeros = calloc(1, n);
+        void *p = NULL;
+        for (size_t j = 0; j < n; j++) sent[j] = (uint8_t)(1 + oz_rng_next(&k->c->rng) % 255);
+        if (k->ops->mem_new(&p, k->dev, n, "check", NULL) != OZ_OK) ck_fail(k->c, "no memory");
+        memset(got, 0xff, n);
+        k->ops->download(k->dev, got, p, n);
+        ck_same(k->c, got, zeros, n, "new memory");
+        k->ops->upload(k->dev, p, sent, n);
+        k->ops->download(k->dev, got, p, n);
+        ck_same(k->c, got, sent, n, "there and back");
+        k->ops->mem_free(k->dev, p);
+        free(sent), free(got), free(zeros);
+        ended(k);
+    }
+    /* more rows than a launch can have: the end of the call says so, once (a device without a lowering launches nothing) */
+    oz_err err = {0};
+    if (!k->ops->lower) return;
+    k->ops->norm(k->dev, NULL, 1, NULL, 1, NULL, 1 << 20, 1, 1, 0);
+    if (k->ops->end(k->dev, &err) == OZ_OK) ck_fail(k->c, "a launch that failed: expected an error from end");
+    ended(k);
 }
 
 const dck_suite dck_suites[] = {
     {"products", "2^-22 sqrt(K) sum|wx|", products}, {"rows", "exact, or ULPs", rows_run},          {"batch", "exact, or ULPs", batch_run},
     {"attention", "ref, 2e-5", attention_run},       {"sinks", "1e-12", sinks_run},
-    {"experts", "exact, or ULPs", experts_run},
+    {"experts", "exact, or ULPs", experts_run},      {"memory", "exact", memory_run},
+    {"lowered", "plain executor", ck_lowered},
     {NULL, NULL, NULL},
 };
 
-int ck_device(const char *name, const char *only, uint64_t seed, oz_err *err) {
+int ck_device(const char *name, const char *only, int64_t every, uint64_t seed, oz_err *err) {
     int n_red = 0;
     for (int det = 0; det < 2; det++) {
         dck k = {.deterministic = det};
@@ -509,7 +568,7 @@ int ck_device(const char *name, const char *only, uint64_t seed, oz_err *err) {
             if (only && !strstr(s->slot, only)) continue;
             ck c;
             if (ck_init(&c, "auto", seed, err) != OZ_OK) return -1;
-            c.slot = s->slot;
+            c.slot = s->slot, c.every = every;
             k.c = &c, k.ref = &c.ref.head, k.ref_ops = c.ref.head.ops;
             s->run(&k);
             printf("%-4s %-13s %-10s %6lld cases  bound %-22s used %.2f\n", c.n_fail ? "FAIL" : "ok", det ? "deterministic" : "default", s->slot, (long long)c.n_cases, s->metric, c.worst);
@@ -518,7 +577,6 @@ int ck_device(const char *name, const char *only, uint64_t seed, oz_err *err) {
             n_red += c.n_fail > 0;
             ck_deinit(&c);
         }
-        n_red += ck_lowered(k.dev, only, det);
         oz_dev_close(&k.dev);
     }
     return n_red;

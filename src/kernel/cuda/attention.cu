@@ -116,7 +116,7 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
             score[h][i % CHUNK] = v == -INFINITY ? 0.0f : expf(v - top);
         }
         __syncthreads();
-        for (int h = 0; h < HEADS; h++) l[h] = warp_sum(score[h][lane] + score[h][lane + 32]);
+        for (int h = 0; h < HEADS; h++) l[h] = warp_sum(MUTATED(ATTENTION_SUM) ? score[h][lane] : score[h][lane] + score[h][lane + 32]);
         if (COLS == 1) {
             #pragma unroll
             for (int j = 0; j < CHUNK; j++)
@@ -171,7 +171,7 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
         for (int h = 0; h < HEADS; h++) {
             if (h >= n_h) continue;
             s.m[h] = -INFINITY;
-            for (int64_t k = first / CHUNK; k < n_mine; k++) {
+            for (int64_t k = first / CHUNK; k < (MUTATED(ATTENTION_CHUNK) ? n_mine - 1 : n_mine); k++) {
                 const float *p = part + (h * a.n_chunks + k) * stride;
                 const float m2 = __ldcg(p), l2 = __ldcg(p + 1);
                 float o2[COLS];
@@ -191,13 +191,15 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
         }
     }
     uint8_t *out = (uint8_t *)a.out.data + t * a.out.ld * form_size(a.out.form);
+    const oz_form form = MUTATED(ATTENTION_ROUND) && a.out.form != OZ_FORM_F32 ? (oz_form)(OZ_FORM_BF16 + OZ_FORM_F16 - a.out.form) : a.out.form;
     #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         if (h >= n_h) continue;
+        const int64_t head = h0 + (MUTATED(ATTENTION_HEADS) && form != OZ_FORM_F32 ? h / 2 * 2 : h);
         #pragma unroll
         for (int c = 0; c < COLS; c++) {
             const int64_t col = threadIdx.x + (int64_t)c * THREADS;
-            if (col < hd) store_plain(a.out.form, out, (h0 + h) * hd + col, s.o[h][c] / s.l[h]);
+            if (col < hd) store_plain(form, out, head * hd + col, s.o[h][c] / s.l[h]);
         }
     }
 }

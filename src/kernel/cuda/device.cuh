@@ -86,6 +86,17 @@ static __device__ __forceinline__ uint8_t oz_cuda_code(oz_form form, float x, fl
     return (uint8_t)(int8_t)fminf(fmaxf(rintf(t), -127.0f), 127.0f);
 }
 
+/* ---- bugs (mutate.h): in kernels a copy of the number in each file, in host code oz_mutation ---- */
+
+#ifdef OZ_MUTATE
+static __device__ int mutation_here;
+static void mutation_set(int m) { cudaMemcpyToSymbol(mutation_here, &m, sizeof m); }
+static __attribute__((constructor)) void mutation_register(void) { oz_mutation_files[oz_n_mutation_files++] = mutation_set; }
+#define MUTATED(name) (mutation_here == OZ_MUTATION_##name)
+#else
+#define MUTATED(name) false
+#endif
+
 /* ---- codes ---- */
 
 /* Where the code of column k lies in a row: byte, and for int4 the nibble. Woven: inside every 64 bytes, lane q of 4 owns 16 consecutive

@@ -36,6 +36,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_quantize(oz_norm_quan
     for (int j = 0; j < VECS; j++) {
         const int64_t i = 4 * (threadIdx.x + (int64_t)j * ROW_THREADS);
         w[j] = i < a.dim ? *(const float4 *)(a.w + i) : make_float4(0, 0, 0, 0);
+        if (MUTATED(NORM_WEIGHT) && i + 4 >= a.dim) w[j] = make_float4(1, 1, 1, 1);
     }
     pdl_next();
     pdl_wait();
@@ -49,16 +50,18 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_quantize(oz_norm_quan
     #pragma unroll
     for (int j = 0; j < VECS; j++) {
         const int64_t i = 4 * (threadIdx.x + (int64_t)j * ROW_THREADS);
+        if (MUTATED(NORM_BEFORE_ADD)) sum = fmaf(v[j].x, v[j].x, fmaf(v[j].y, v[j].y, fmaf(v[j].z, v[j].z, fmaf(v[j].w, v[j].w, sum))));
         if (a.add) {
             v[j].x += add[j].x, v[j].y += add[j].y, v[j].z += add[j].z, v[j].w += add[j].w;
-            if (i < a.dim) *(float4 *)(x + i) = v[j];
+            if (i < a.dim && !MUTATED(NORM_SUM_LOST)) *(float4 *)(x + i) = v[j];
         }
-        sum = fmaf(v[j].x, v[j].x, fmaf(v[j].y, v[j].y, fmaf(v[j].z, v[j].z, fmaf(v[j].w, v[j].w, sum))));
+        if (!MUTATED(NORM_BEFORE_ADD)) sum = fmaf(v[j].x, v[j].x, fmaf(v[j].y, v[j].y, fmaf(v[j].z, v[j].z, fmaf(v[j].w, v[j].w, sum))));
     }
-    const float r = 1.0f / sqrtf(block_sum(sum, part) / (float)a.dim + a.eps);
+    const float r = 1.0f / sqrtf(block_sum(sum, part) / (float)(MUTATED(NORM_PADDED) ? 4 * VECS * ROW_THREADS : a.dim) + a.eps);
     float amax = 0, bad = 0;
     #pragma unroll
     for (int j = 0; j < VECS; j++) {
+        if (MUTATED(NORM_CODES) && a.y.form != OZ_FORM_F32) w[j] = make_float4(1, 1, 1, 1);
         v[j].x = v[j].x * r * w[j].x, v[j].y = v[j].y * r * w[j].y, v[j].z = v[j].z * r * w[j].z, v[j].w = v[j].w * r * w[j].w;
         amax = finite_max(finite_max(finite_max(finite_max(amax, v[j].x, &bad), v[j].y, &bad), v[j].z, &bad), v[j].w, &bad);
     }
@@ -68,7 +71,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_quantize(oz_norm_quan
         amax = block_max(amax, part);
         bad = block_max(bad, part);
         scale = oz_cuda_scale(a.y.form, amax, bad > 0);
-        if (threadIdx.x == 0) a.y.scales[blockIdx.x] = scale;
+        if (threadIdx.x == 0 && !(MUTATED(NORM_SCALE) && blockIdx.x)) a.y.scales[blockIdx.x] = scale;
     }
     #pragma unroll
     for (int j = 0; j < VECS; j++) {
@@ -93,16 +96,16 @@ static __global__ void __launch_bounds__(32 * HEAD_WARPS) heads(oz_heads a, oz_k
     if (h >= a.n_heads + 2 * kv.n_heads_kv || pos < 0) return;
     float *x = a.qkv + t * a.ld + h * hd, u[MAX_PAIRS], v[MAX_PAIRS], sum = 0;
     const bool is_q = h < a.n_heads, is_v = h >= a.n_heads + kv.n_heads_kv;
-    const float *norm = is_v ? NULL : is_q ? a.q_norm : a.k_norm;
+    const float *norm = is_v ? NULL : is_q || (MUTATED(HEADS_NORM) && a.k_norm) ? a.q_norm : a.k_norm;
     for (int p = 0; p < MAX_PAIRS; p++) {
         const int64_t i = lane + 32 * p;
         u[p] = i < half ? x[i] : 0, v[p] = i < half ? x[i + half] : 0;
-        sum = fmaf(u[p], u[p], fmaf(v[p], v[p], sum));
+        sum = MUTATED(HEADS_SUM) ? fmaf(u[p], u[p], sum) : fmaf(u[p], u[p], fmaf(v[p], v[p], sum));
     }
     float *to = x;
     if (!is_q) {
-        const int64_t kvh = h - a.n_heads - (is_v ? kv.n_heads_kv : 0), block = b.tables[b.seq[t] * b.ld + pos / OZ_KV_BLOCK];
-        to = (is_v ? kv.v : kv.k) + ((block * kv.n_heads_kv + kvh) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK) * hd;
+        const int64_t kvh = h - a.n_heads - (is_v ? kv.n_heads_kv : 0), block = b.tables[b.seq[t] * b.ld + (MUTATED(HEADS_BLOCK) ? 0 : pos / OZ_KV_BLOCK)];
+        to = (is_v ? kv.v : kv.k) + ((block * kv.n_heads_kv + kvh) * OZ_KV_BLOCK + (MUTATED(HEADS_SLOT) ? pos + OZ_KV_BLOCK - 1 : pos) % OZ_KV_BLOCK) * hd;
     }
     const float r = norm ? 1.0f / sqrtf(warp_sum(sum) / (float)hd + a.eps) : 1.0f;
     for (int p = 0; p < MAX_PAIRS; p++) {
@@ -110,10 +113,10 @@ static __global__ void __launch_bounds__(32 * HEAD_WARPS) heads(oz_heads a, oz_k
         if (i >= half) break;
         float e = u[p], f = v[p];
         if (norm) e = e * r * norm[i], f = f * r * norm[i + half];
-        if (is_v) {
+        if ((is_v && !MUTATED(HEADS_VALUE)) || (MUTATED(HEADS_KEY) && !is_q)) {
             to[i] = e, to[i + half] = f;
         } else {
-            const float c = a.cos[t * half + i], s = a.sin[t * half + i];
+            const float c = a.cos[t * half + i], s = MUTATED(HEADS_TURN) && is_q ? -a.sin[t * half + i] : a.sin[t * half + i];
             to[i] = e * c - f * s, to[i + half] = f * c + e * s;
         }
     }

@@ -161,7 +161,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) stream(stream_args a) 
     const float *scales[TILES];
     for (int i = 0; i < TILES; i++) {
         rows[i] = a.parts[part + i].codes + ((int64_t)tile * OZ_ROW_TILE + g) * a.stride + q * 16;
-        scales[i] = a.parts[part + i].scales + (int64_t)tile * a.n_groups * OZ_ROW_TILE + g;
+        scales[i] = a.parts[part + (MUTATED(GATE_SCALES) ? 0 : i)].scales + (int64_t)tile * a.n_groups * OZ_ROW_TILE + g;
     }
     uint4 lo[DEPTH][TILES], hi[DEPTH][TILES];
     float sc[DEPTH][TILES][S ? S : 1][2];
@@ -176,7 +176,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) stream(stream_args a) 
                 int group = S == 1 ? step >> a.group_shift : step * S + s;
                 if (group >= a.n_groups) group = a.n_groups - 1; /* behind the last column, where codes are zero */
                 sc[slot][i][s][0] = scales[i][(int64_t)group * OZ_ROW_TILE];
-                sc[slot][i][s][1] = scales[i][(int64_t)group * OZ_ROW_TILE + 8];
+                sc[slot][i][s][1] = scales[i][(int64_t)group * OZ_ROW_TILE + (MUTATED(STREAM_SCALE) ? 0 : 8)];
             }
         }
     };
@@ -209,14 +209,20 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) stream(stream_args a) 
     if (row >= a.parts[part].rows || tok >= a.n_tok) return;
     float v[TILES];
     for (int i = 0; i < TILES; i++) {
-        const stream_part *p = &a.parts[part + i];
+        const stream_part *p = &a.parts[part + (MUTATED(GATE_SCALES) ? 0 : i)];
         typename P::acc sum = sums[0][i][r][t];
-        for (int w = 1; w < WARPS; w++) sum += sums[w][i][r][t];
+        for (int w = 1; w < (MUTATED(STREAM_WARP) ? WARPS - 1 : WARPS); w++) sum += sums[w][i][r][t];
         v[i] = (float)sum;
         if (!S && p->scales) v[i] *= a.x.scales ? p->scales[row] * a.x.scales[tok] : p->scales[row];
         if (p->bias) v[i] += p->bias[row];
     }
-    if (TILES == 2) store_plain(a.out.form, (uint8_t *)a.out.data + tok * a.out.ld * form_size(a.out.form), row, silu_mul(v[0], v[TILES - 1]));
+    if (TILES == 2 && MUTATED(GATE_TOKENS) && t == 4) return;
+    if (TILES == 2 && MUTATED(GATE_SWAPPED)) {
+        const float gate = v[0];
+        v[0] = v[TILES - 1], v[TILES - 1] = gate;
+    }
+    const oz_form form = MUTATED(GATE_ROUND) && a.out.form != OZ_FORM_F32 ? (oz_form)(OZ_FORM_BF16 + OZ_FORM_F16 - a.out.form) : a.out.form;
+    if (TILES == 2) store_plain(form, (uint8_t *)a.out.data + tok * a.out.ld * form_size(a.out.form), row, silu_mul(v[0], v[TILES - 1]));
     else a.parts[part].y[tok * a.ld_y + row] = v[0];
 }
 

@@ -13,6 +13,14 @@ extern "C" {
 #include "kernel/dev.h"
 #include "kernel/step.h"
 }
+#ifdef OZ_MUTATE /* the checker's bugs; see mutate.h and device.cuh */
+#include "kernel/cuda/mutate.h"
+extern int oz_mutation, oz_n_mutation_files;
+extern void (*oz_mutation_files[16])(int m);
+#define HOST_MUTATED(name) (oz_mutation == OZ_MUTATION_##name)
+#else
+#define HOST_MUTATED(name) false
+#endif
 
 /* What a stored codec becomes on the device (pack.cu). */
 typedef enum oz_ckind { OZ_CK_F32, OZ_CK_F16, OZ_CK_BF16, OZ_CK_I8, OZ_CK_I4, OZ_CK_F8, OZ_CK_COUNT } oz_ckind;

@@ -28,7 +28,7 @@ static __global__ void __launch_bounds__(THREADS) gemm_plain(oz_cuda_packed w, c
         for (int i = tid; i < ROWS * KS; i += THREADS) {
             const int64_t r = r0 + i / KS, k = k0 + i % KS;
             ACC v = 0;
-            if (r < w.head.rows && k < cols) {
+            if (r < w.head.rows && k < (MUTATED(PLAIN_COLUMN) ? cols - 1 : cols)) {
                 float c = code_of(w.kind, w.layout, w.codes + r * w.stride_bytes, k);
                 if (scaled) {
                     const int64_t at = scale_at(r, k / w.group_size, w.n_groups);

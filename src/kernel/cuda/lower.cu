@@ -192,7 +192,7 @@ static cudaGraphExec_t graph_get(oz_lowered *l, const run_args *a, oz_steps whic
     while (g < l->graphs + l->n_graphs && !graph_is(g, which, n_tok, a->max_len)) g++;
     if (g == l->graphs + MAX_GRAPHS) return NULL;
     if (g < l->graphs + l->n_graphs) {
-        if (g->generation == l->d->batch.generation && g->kv == kv) return g->exec;
+        if (g->generation == l->d->batch.generation && (g->kv == kv || HOST_MUTATED(GRAPH_STATE))) return g->exec;
         cudaGraphExecDestroy(g->exec);
         *g = l->graphs[--l->n_graphs];
         g = l->graphs + l->n_graphs;

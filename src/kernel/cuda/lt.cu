@@ -172,7 +172,7 @@ void oz_gemm_lt(oz_cuda_dev *d, const oz_linear_args *a) {
     float *y = a->y;
     for (int i = 0; i < a->n_parts; i++) {
         const oz_cuda_packed *w = oz_cuda_weight(a->parts[i]);
-        if (!part_run(d, a, i, w->codes, w->stride_bytes, 0, w->head.rows, w->scales != NULL, y)) part_plain(d, a, i, y);
+        if (!part_run(d, a, i, w->codes, w->stride_bytes, 0, w->head.rows, w->scales != NULL && !HOST_MUTATED(LT_SCALE), y)) part_plain(d, a, i, y);
         y += w->head.rows;
     }
 }
@@ -205,7 +205,7 @@ static __global__ void expand(void *dst, oz_form form, oz_cuda_packed w, int64_t
     for (int i = 0; i < 8; i++) {
         float v = code_of(w.kind, w.layout, row, k0 + i);
         if (scaled) {
-            const int64_t at = scale_at(r, (k0 + i) / w.group_size, w.n_groups);
+            const int64_t at = scale_at(r, MUTATED(EXPAND_GROUP) ? 0 : (k0 + i) / w.group_size, w.n_groups);
             v = w.offsets ? fmaf(v, w.scales[at], w.offsets[at]) : v * w.scales[at];
         }
         store_plain(form, out, i, v);

@@ -20,6 +20,15 @@ void oz_cuda_note(oz_cuda_dev *d, cudaError_t e) {
     if (e != cudaSuccess && d->failed == cudaSuccess) d->failed = e;
 }
 
+#ifdef OZ_MUTATE
+int oz_mutation, oz_n_mutation_files;
+void (*oz_mutation_files[16])(int m);
+void oz_cuda_mutate(oz_cuda_mutation m) {
+    oz_mutation = m;
+    for (int i = 0; i < oz_n_mutation_files; i++) oz_mutation_files[i](m);
+}
+#endif
+
 /* ---- memory ---- */
 
 static oz_status mem_new(void **out, oz_dev *dev, size_t n_bytes, const char *what, oz_err *err) {

@@ -1,0 +1,49 @@
+/* Bugs for the checker: `make build/release/check-mutated` builds this room with OZ_MUTATE and links tests/check to it; one bug at a time is then switched on,
+ * and the suites named here must turn red. In every other build MUTATED is a constant false and nothing of this is left. C, for tests/check. */
+#ifndef OZ_KERNEL_CUDA_MUTATE_H
+#define OZ_KERNEL_CUDA_MUTATE_H
+
+/* name, suites, what. Those of a fused step show only there: the plain executor beside it has other kernels, or other instances. None touches memory that is
+ * not the call's. */
+#define OZ_CUDA_MUTATIONS(X)                                                                  \
+    X(NORM_SUM_LOST, "lowered", "add + norm: the sum is not written back")                    \
+    X(NORM_BEFORE_ADD, "lowered", "add + norm: the mean of what was there before")            \
+    X(NORM_PADDED, "lowered", "add + norm: the mean over padded columns")                     \
+    X(NORM_WEIGHT, "lowered", "add + norm: no weight on the last columns")                    \
+    X(NORM_SCALE, "lowered", "norm + quantize: only the first row's scale is written")        \
+    X(NORM_CODES, "lowered", "norm + quantize: codes before the weight")                      \
+    X(HEADS_TURN, "lowered", "heads: q turned the other way")                                 \
+    X(HEADS_KEY, "lowered", "heads: k is not turned")                                         \
+    X(HEADS_VALUE, "lowered", "heads: v is turned too")                                       \
+    X(HEADS_NORM, "lowered", "heads: q's norm weight for k")                                  \
+    X(HEADS_SUM, "lowered", "heads: the norm of the first half")                              \
+    X(HEADS_SLOT, "lowered", "heads: written to the slot before")                             \
+    X(HEADS_BLOCK, "lowered", "heads: written to the sequence's first block")                 \
+    X(ATTENTION_ROUND, "lowered", "attention + rounding: the other 16-bit type")              \
+    X(ATTENTION_HEADS, "lowered", "attention + rounding: two heads written to one place")     \
+    X(ATTENTION_SUM, "attention", "attention: the sum of the first half of a chunk")          \
+    X(ATTENTION_CHUNK, "attention", "attention: the last chunk is not merged")                \
+    X(GATE_SWAPPED, "lowered", "gate + up: gate times silu of up")                            \
+    X(GATE_SCALES, "lowered", "gate + up: gate's scales for up")                              \
+    X(GATE_TOKENS, "lowered", "gate + up: the fifth token of eight is not written")           \
+    X(GATE_ROUND, "lowered", "gate + up: rounded to the other 16-bit type")                   \
+    X(GRAPH_STATE, "lowered", "a graph of another state is kept")                             \
+    X(STREAM_WARP, "products", "stream: the last warp's sum left out")                        \
+    X(STREAM_SCALE, "products", "stream: a group's scale of the row eight before")            \
+    X(LT_SCALE, "products", "lt: sums are not scaled")                                        \
+    X(EXPAND_GROUP, "products", "expand_lt: the first group's scale")                         \
+    X(PLAIN_COLUMN, "products experts", "plain: the last column is not multiplied")
+
+typedef enum oz_cuda_mutation {
+    OZ_MUTATION_NONE,
+#define OZ_MUTATION_ENUM(name, suites, what) OZ_MUTATION_##name,
+    OZ_CUDA_MUTATIONS(OZ_MUTATION_ENUM)
+} oz_cuda_mutation;
+
+/* After a device was opened. Weak: a checker that is linked to the ordinary room does not have it. */
+#ifdef __cplusplus
+extern "C"
+#endif
+__attribute__((weak)) void oz_cuda_mutate(oz_cuda_mutation m);
+
+#endif
