@@ -64,6 +64,9 @@ typedef struct oz_cpu_table {
     float (*quantize_f8)(float *q, const float *x, int64_t n);   /* e4m3 values, widened */
     void (*rope)(float *head, const float *cos, const float *sin, int64_t half);
     void (*silu_mul)(float *y, const float *gate, const float *up, int64_t n);
+    void (*gelu_mul)(float *y, const float *gate, const float *up, int64_t n);
+    void (*scale)(float *x, int64_t n, float factor);
+    void (*softcap)(float *x, int64_t n, float cap);
     void (*add)(float *y, const float *x, int64_t n);
     /* queries [tok0, tok1) of one segment (0: its first token), KV heads [kvh0, kvh1) */
     void (*attention)(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1);

@@ -57,7 +57,7 @@ typedef struct row_job {
     const oz_rows *q;
     const int32_t *ids;
     int64_t n, n_vec;
-    float eps;
+    float eps, factor;
 } row_job;
 
 static void embed_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -141,6 +141,36 @@ static void silu_mul_rows(void *arg, int thread, int64_t begin, int64_t end) {
 static void silu_mul(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n) {
     row_job j = {.d = d, .y = y, .ld_y = ld_y, .x = gate, .x2 = up, .ld_x = ld_x, .n = n};
     split(d, n_tok, 4 * n, silu_mul_rows, &j);
+}
+
+static void gelu_mul_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const row_job *j = arg;
+    for (int64_t t = begin; t < end; t++) oz_cpu(j->d)->table.gelu_mul(j->y + t * j->ld_y, j->x + t * j->ld_x, j->x2 + t * j->ld_x, j->n);
+}
+
+static void gelu_mul(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n) {
+    row_job j = {.d = d, .y = y, .ld_y = ld_y, .x = gate, .x2 = up, .ld_x = ld_x, .n = n};
+    split(d, n_tok, 4 * n, gelu_mul_rows, &j);
+}
+
+static void scale_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const row_job *j = arg;
+    for (int64_t t = begin; t < end; t++) oz_cpu(j->d)->table.scale(j->y + t * j->ld_y, j->n, j->factor);
+}
+
+static void scale(oz_dev *d, float *x, int64_t ld, int64_t n_tok, int64_t n, float factor) {
+    row_job j = {.d = d, .y = x, .ld_y = ld, .n = n, .factor = factor};
+    split(d, n_tok, n, scale_rows, &j);
+}
+
+static void softcap_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const row_job *j = arg;
+    for (int64_t t = begin; t < end; t++) oz_cpu(j->d)->table.softcap(j->y + t * j->ld_y, j->n, j->factor);
+}
+
+static void softcap(oz_dev *d, float *x, int64_t ld, int64_t n_tok, int64_t n, float cap) {
+    row_job j = {.d = d, .y = x, .ld_y = ld, .n = n, .factor = cap};
+    split(d, n_tok, 4 * n, softcap_rows, &j);
 }
 
 static void add_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -421,7 +451,7 @@ const oz_ops oz_cpu_ops = {
     .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = form_bytes,
     .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
     .embed = embed, .norm = norm, .quantize = quantize, .row_amax = row_amax, .quantize_by = quantize_by, .linear = linear, .rope_table = rope_table, .rope = rope, .kv_write = kv_write,
-    .attention = attention, .silu_mul = silu_mul, .add = add, .gather = gather,
+    .attention = attention, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .scale = scale, .softcap = softcap, .add = add, .gather = gather,
     .route = route, .sort = sort, .spread = spread, .grouped_linear = grouped_linear, .combine = combine,
     .sink_stat = sink_stat, .sink_kl = sink_kl,
 };

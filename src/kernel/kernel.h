@@ -35,6 +35,7 @@ const char *oz_packed_kernel(const oz_packed *p); /* "gemm_i8_q8__avx2": what ru
 
 enum { OZ_KV_BLOCK = 16, OZ_MAX_PARTS_LINEAR = 4 };
 
+
 /* Consecutive tokens of one sequence inside a call. */
 typedef struct oz_seg {
     int64_t tok0, n_tok;   /* rows of the call */
@@ -69,6 +70,7 @@ typedef struct oz_attn_args {
     int64_t n_heads;
     float scale;                   /* on q . k */
     int64_t window;                /* 0: none; key j is visible to query i when i - j < window */
+    float softcap;                 /* 0: none; else a score s is softcap * tanh(s / softcap) before the softmax */
 } oz_attn_args;
 
 typedef struct oz_row_stat { float max_logit, logit_target; double lse; int32_t argmax; } oz_row_stat; /* argmax: ties to the lowest id */
@@ -111,7 +113,11 @@ typedef struct oz_ops {
     void (*rope)(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok);
     void (*kv_write)(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld);
     void (*attention)(oz_dev *d, const oz_attn_args *a);
+    /* y = act(gate) * up; gelu: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
     void (*silu_mul)(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n);
+    void (*gelu_mul)(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n);
+    void (*scale)(oz_dev *d, float *x, int64_t ld, int64_t n_tok, int64_t n, float factor);
+    void (*softcap)(oz_dev *d, float *x, int64_t ld, int64_t n_tok, int64_t n, float cap);   /* x = cap * tanh(x / cap) */
     void (*add)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n); /* y += x */
     /* y's rows are the batch's rows [row0, row0 + n_rows) of x */
     void (*gather)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t row0, int64_t n_rows, int64_t n);

@@ -12,11 +12,13 @@ static void run_embed(const oz_step_call *x, const oz_step *s) {
 }
 
 static void run_rope_table(const oz_step_call *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    oz_dev_ops(x->dev)->rope_table(x->dev, p->rope_cos, p->rope_sin, p->inv_freq, s->n / 2, 1.0f);
+    const oz_rope_table *t = &x->p->ropes[s->rope];
+    oz_dev_ops(x->dev)->rope_table(x->dev, t->cos, t->sin, t->inv_freq, t->n_pairs, t->factor);
 }
 
-static int64_t step_rows(const oz_step_call *x, const oz_step *s) { return s->src == OZ_BUF_ROWS || s->op == OZ_OP_GATHER ? x->n_rows : x->n_tok * s->tok_rows; }
+static int64_t step_rows(const oz_step_call *x, const oz_step *s) {
+    return s->src == OZ_BUF_ROWS || s->src == OZ_BUF_LOGITS || s->op == OZ_OP_GATHER ? x->n_rows : x->n_tok * s->tok_rows;
+}
 
 static void run_norm(const oz_step_call *x, const oz_step *s) {
     const oz_program *p = x->p;
@@ -47,9 +49,9 @@ static void run_linear(const oz_step_call *x, const oz_step *s) {
 }
 
 static void run_rope(const oz_step_call *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_step_buf *b = &p->bufs[s->src];
-    oz_dev_ops(x->dev)->rope(x->dev, col(b, s->src_col), b->width, s->n_heads, s->n, p->rope_cos, p->rope_sin, s->n / 2, x->n_tok);
+    const oz_rope_table *t = &x->p->ropes[s->rope];
+    const oz_step_buf *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->rope(x->dev, col(b, s->src_col), b->width, s->n_heads, s->n, t->cos, t->sin, t->n_pairs, x->n_tok);
 }
 
 static void run_kv_write(const oz_step_call *x, const oz_step *s) {
@@ -61,13 +63,28 @@ static void run_kv_write(const oz_step_call *x, const oz_step *s) {
 static void run_attention(const oz_step_call *x, const oz_step *s) {
     const oz_program *p = x->p;
     const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
-    oz_dev_ops(x->dev)->attention(x->dev, &(oz_attn_args){col(b, s->src_col), b->width, col(d, s->dst_col), d->width, &x->kv[s->layer], s->n_heads, p->attn_scale, s->window});
+    oz_dev_ops(x->dev)->attention(x->dev, &(oz_attn_args){col(b, s->src_col), b->width, col(d, s->dst_col), d->width, &x->kv[s->layer], s->n_heads, p->attn_scale, s->window, p->attn_softcap});
 }
 
 static void run_silu_mul(const oz_step_call *x, const oz_step *s) {
     const oz_program *p = x->p;
     const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
     oz_dev_ops(x->dev)->silu_mul(x->dev, col(d, s->dst_col), d->width, col(b, 0), col(b, s->n), b->width, step_rows(x, s), s->n);
+}
+
+static void run_gelu_mul(const oz_step_call *x, const oz_step *s) {
+    const oz_step_buf *d = &x->p->bufs[s->dst], *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->gelu_mul(x->dev, col(d, s->dst_col), d->width, col(b, 0), col(b, s->n), b->width, step_rows(x, s), s->n);
+}
+
+static void run_scale(const oz_step_call *x, const oz_step *s) {
+    const oz_step_buf *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->scale(x->dev, col(b, s->src_col), b->width, step_rows(x, s), s->n, s->factor);
+}
+
+static void run_softcap(const oz_step_call *x, const oz_step *s) {
+    const oz_step_buf *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->softcap(x->dev, col(b, s->src_col), b->width, step_rows(x, s), s->n, s->factor);
 }
 
 static void run_add(const oz_step_call *x, const oz_step *s) {
@@ -111,6 +128,7 @@ static const struct { void (*run)(const oz_step_call *, const oz_step *); size_t
     [OZ_OP_EMBED] = ROW(run_embed, embed), [OZ_OP_ROPE_TABLE] = ROW(run_rope_table, rope_table), [OZ_OP_NORM] = ROW(run_norm, norm),
     [OZ_OP_QUANTIZE] = ROW(run_quantize, quantize), [OZ_OP_LINEAR] = ROW(run_linear, linear), [OZ_OP_ROPE] = ROW(run_rope, rope),
     [OZ_OP_KV_WRITE] = ROW(run_kv_write, kv_write), [OZ_OP_ATTENTION] = ROW(run_attention, attention), [OZ_OP_SILU_MUL] = ROW(run_silu_mul, silu_mul),
+    [OZ_OP_GELU_MUL] = ROW(run_gelu_mul, gelu_mul), [OZ_OP_SCALE] = ROW(run_scale, scale), [OZ_OP_SOFTCAP] = ROW(run_softcap, softcap),
     [OZ_OP_ADD] = ROW(run_add, add), [OZ_OP_GATHER] = ROW(run_gather, gather),
     [OZ_OP_ROUTE] = ROW(run_route, route), [OZ_OP_SORT] = ROW(run_sort, sort), [OZ_OP_SPREAD] = ROW(run_spread, spread),
     [OZ_OP_GROUPED] = ROW(run_grouped, grouped_linear), [OZ_OP_COMBINE] = ROW(run_combine, combine)};

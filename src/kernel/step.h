@@ -24,7 +24,7 @@ struct oz_grouped_args {
 
 typedef enum oz_op {
     OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_KV_WRITE, OZ_OP_ATTENTION,
-    OZ_OP_SILU_MUL, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER,
+    OZ_OP_SILU_MUL, OZ_OP_GELU_MUL, OZ_OP_SCALE, OZ_OP_SOFTCAP, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER,
     OZ_OP_ROUTE, OZ_OP_SORT, OZ_OP_SPREAD, OZ_OP_GROUPED, OZ_OP_COMBINE, OZ_OP_ALL_REDUCE, OZ_OP_COUNT
 } oz_op;
 
@@ -49,10 +49,15 @@ typedef struct oz_step {
     unsigned tap;               /* TAP: its kind (model.h) */
     bool by_expert;             /* TAP: of the rows of GROUPED, once an expert */
     int64_t window;
+    int rope;                   /* ROPE_TABLE, ROPE: which of the program's */
+    float factor;               /* SCALE: that; SOFTCAP: the cap */
     bool whole_row;             /* QUANTIZE: the scale is that of the row over all ranks */
 } oz_step;
 
 typedef struct oz_linear { char *module; oz_form form; oz_packed *packed; float *bias; bool sums; /* a part of a sum over ranks */ } oz_linear;
+/* cos and sin [max_tok, n_pairs] of a call's positions; a head's first 2 n_pairs columns rotate, in pairs (i, i + n_pairs). */
+enum { OZ_MAX_ROPES = 2 };
+typedef struct oz_rope_table { float *cos, *sin, *inv_freq; int64_t n_pairs; float factor; } oz_rope_table;
 typedef struct oz_step_buf { oz_form form; int64_t width, rows; void *data; float *scales; } oz_step_buf;
 
 struct oz_program {
@@ -61,9 +66,9 @@ struct oz_program {
     const oz_packed **packed;             /* [n_linears]: of linears */
     oz_route route;                       /* empty without experts */
     oz_step_buf bufs[OZ_BUF_COUNT];
-    float *rope_cos, *rope_sin, *inv_freq;
+    oz_rope_table ropes[OZ_MAX_ROPES];
     float *row_amax;                      /* [max_tok], where there are ranks */
-    float norm_eps, attn_scale;
+    float norm_eps, attn_scale, attn_softcap;
     int64_t layer_end, max_tok, head_rows; /* layer_end: of those that were planned; head_rows: rows of logits a chunk */
 };
 

@@ -6,26 +6,27 @@
 
 #define MOE "model.layers.%d.block_sparse_moe"
 static const oz_arch_row rows_moe[] = {
-    {"model.layers.%d.post_attention_layernorm", "RMSNorm", OZ_SLOT_FFN_NORM, OZ_ROLE_NORM, OZ_DIM_HIDDEN, OZ_DIM_NONE, 0, 0, 0},
     {MOE ".gate", "Linear", OZ_SLOT_ROUTER, OZ_ROLE_ROUTER, OZ_DIM_EXPERTS, OZ_DIM_HIDDEN, 0, 0, 0},
     {MOE ".experts.%d.w1", "Linear", OZ_SLOT_EXPERT_GATE, OZ_ROLE_EXPERT_GATE, OZ_DIM_FFN, OZ_DIM_HIDDEN, 0, 0, 0},
     {MOE ".experts.%d.w3", "Linear", OZ_SLOT_EXPERT_UP, OZ_ROLE_EXPERT_UP, OZ_DIM_FFN, OZ_DIM_HIDDEN, 0, 0, 0},
     {MOE ".experts.%d.w2", "Linear", OZ_SLOT_EXPERT_DOWN, OZ_ROLE_EXPERT_DOWN, OZ_DIM_HIDDEN, OZ_DIM_FFN, 0, 0, 0},
     {0}};
-static const oz_arch_row *const tables[] = {oz_rows_top, oz_rows_gqa, rows_moe, NULL};
+static const oz_arch_row *const tables[] = {oz_rows_top, oz_rows_gqa, oz_rows_ffn_norm, rows_moe, NULL};
 
 static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
-    if (!json_object_get(c, "rms_norm_eps")) d->rms_norm_eps = 1e-5;
-    if (!json_object_get(c, "rope_theta") && !json_object_get(c, "rope_parameters")) d->rope.theta = 1e6;
-    d->n_experts = 8, d->top_k = 2;
     OZ_TRY(oz_json_int(&d->n_experts, c, "config.json", "num_local_experts", 1, 1 << 12, err));
     OZ_TRY(oz_json_int(&d->top_k, c, "config.json", "num_experts_per_tok", 1, d->n_experts, err));
-    return oz_json_int(&d->window, c, "config.json", "sliding_window", 1, 1 << 30, err);
+    for (int64_t i = 0; i < d->n_layers; i++) oz_dims_slide(d, i);
+    return OZ_OK;
 }
 
 static oz_layer_kind layer(const oz_dims *d, int64_t i) {
     (void)i;
-    return (oz_layer_kind){OZ_MIXER_GQA, OZ_FFN_MOE, OZ_STATE_KV, d->window};
+    return (oz_layer_kind){.mixer = OZ_MIXER_GQA, .ffn = OZ_FFN_MOE, .state = OZ_STATE_KV, .window = d->window};
 }
 
-const oz_arch oz_arch_mixtral = {"mixtral", tables, config, layer};
+const oz_arch oz_arch_mixtral = {.model_type = "mixtral",
+                                 .tables = tables,
+                                 .defaults = {.rms_norm_eps = 1e-5, .ropes = {{.theta = 1e6}}, .n_experts = 8, .top_k = 2},
+                                 .config = config,
+                                 .layer = layer};

@@ -5,37 +5,49 @@
 #include "model/model.h"
 
 /* ---- architectures ---- */
-typedef enum oz_rope_type { OZ_ROPE_DEFAULT, OZ_ROPE_LINEAR, OZ_ROPE_LLAMA3 } oz_rope_type;
+typedef enum oz_rope_type { OZ_ROPE_DEFAULT, OZ_ROPE_LINEAR, OZ_ROPE_LLAMA3, OZ_ROPE_YARN, OZ_ROPE_LONG } oz_rope_type;
 typedef struct oz_rope_cfg {
     oz_rope_type type;
-    double theta, factor, low_freq_factor, high_freq_factor;
+    double theta, factor, low_freq_factor, high_freq_factor, beta_fast, beta_slow;
+    double attention_factor;    /* on cos and sin */
+    bool truncate;
     int64_t original_max;
+    const json_t *short_factor, *long_factor; /* of LONG, borrowed from the config */
 } oz_rope_cfg;
 
-/* Features that rows of a tensor table depend on. */
-enum { OZ_F_ATTN_BIAS = 1, OZ_F_MLP_BIAS = 2, OZ_F_TIED = 4, OZ_F_QK_NORM = 8 };
+/* Features that rows of a tensor table, or their values, depend on. */
+enum { OZ_F_QKV_BIAS = 1, OZ_F_O_BIAS = 2, OZ_F_MLP_BIAS = 4, OZ_F_TIED = 8, OZ_F_QK_NORM = 16, OZ_F_NORM_PLUS_1 = 32 /* norms store w - 1 */ };
 
+typedef enum oz_glu { OZ_GLU_SILU, OZ_GLU_GELU_TANH } oz_glu; /* the activation of a gated feed-forward */
+enum { OZ_MAX_LAYERS = 1024 };
 typedef struct oz_dims {
     int64_t vocab_size, hidden_size, intermediate_size, n_layers, n_heads, n_heads_kv, head_dim, max_position;
-    int64_t window, window_from; /* window 0: none; layers >= window_from have it */
+    int64_t rope_dim;            /* columns of a head that rotate: head_dim, or the first of them */
+    int64_t window;              /* of the layers in `sliding`; 0: none */
+    uint64_t sliding[OZ_MAX_LAYERS / 64];
     int64_t n_experts, top_k;    /* 0: no mixture of experts */
     double rms_norm_eps;
-    oz_rope_cfg rope;
+    double attn_scale;           /* on q . k; 0: head_dim^-0.5 */
+    double attn_softcap, final_softcap, embed_scale; /* 0: none */
+    oz_glu glu;
+    int n_ropes;                 /* 2: one for layers that see all, one for those with a window */
+    oz_rope_cfg ropes[OZ_MAX_ROPES];
     unsigned features;
     int32_t bos_id, eos_ids[8];
     int n_eos;
 } oz_dims;
 
 /* Where a tensor goes. Slots up to OZ_SLOT_PER_LAYER are the model's, the others each layer's; those from OZ_SLOT_PER_EXPERT on hold n_experts
- * matrices, neighbours in the program's linears, of which the slot has the first. */
+ * matrices, neighbours in the program's linears, of which the slot has the first. A matrix that holds several slots' rows one below the other stands in the
+ * first of them, the others are absent. POST_NORMs are of what a block adds to the residual. */
 typedef enum oz_slot {
     OZ_SLOT_EMBED, OZ_SLOT_FINAL_NORM, OZ_SLOT_HEAD, OZ_SLOT_PER_LAYER,
-    OZ_SLOT_ATTN_NORM = OZ_SLOT_PER_LAYER, OZ_SLOT_Q, OZ_SLOT_K, OZ_SLOT_V, OZ_SLOT_O, OZ_SLOT_Q_NORM, OZ_SLOT_K_NORM,
-    OZ_SLOT_FFN_NORM, OZ_SLOT_GATE, OZ_SLOT_UP, OZ_SLOT_DOWN, OZ_SLOT_ROUTER, OZ_SLOT_PER_EXPERT,
+    OZ_SLOT_ATTN_NORM = OZ_SLOT_PER_LAYER, OZ_SLOT_Q, OZ_SLOT_K, OZ_SLOT_V, OZ_SLOT_O, OZ_SLOT_Q_NORM, OZ_SLOT_K_NORM, OZ_SLOT_ATTN_POST_NORM,
+    OZ_SLOT_FFN_NORM, OZ_SLOT_GATE, OZ_SLOT_UP, OZ_SLOT_DOWN, OZ_SLOT_FFN_POST_NORM, OZ_SLOT_ROUTER, OZ_SLOT_PER_EXPERT,
     OZ_SLOT_EXPERT_GATE = OZ_SLOT_PER_EXPERT, OZ_SLOT_EXPERT_UP, OZ_SLOT_EXPERT_DOWN, OZ_SLOT_COUNT
 } oz_slot;
 
-typedef enum oz_dim { OZ_DIM_NONE, OZ_DIM_VOCAB, OZ_DIM_HIDDEN, OZ_DIM_FFN, OZ_DIM_Q, OZ_DIM_KV, OZ_DIM_HEAD, OZ_DIM_EXPERTS } oz_dim;
+typedef enum oz_dim { OZ_DIM_NONE, OZ_DIM_VOCAB, OZ_DIM_HIDDEN, OZ_DIM_FFN, OZ_DIM_Q, OZ_DIM_KV, OZ_DIM_HEAD, OZ_DIM_EXPERTS, OZ_DIM_QKV, OZ_DIM_GATE_UP } oz_dim;
 
 /* A row of a tensor table: names a module (the first "%d" is the layer, the second the expert), its slot, role, shape in config terms, and when it is there. */
 typedef struct oz_arch_row {
@@ -50,23 +62,36 @@ typedef struct oz_arch_row {
 typedef enum oz_mixer { OZ_MIXER_GQA } oz_mixer;
 typedef enum oz_ffn { OZ_FFN_GATED, OZ_FFN_MOE } oz_ffn;
 typedef enum oz_layer_state { OZ_STATE_KV } oz_layer_state;
-typedef struct oz_layer_kind { oz_mixer mixer; oz_ffn ffn; oz_layer_state state; int64_t window; } oz_layer_kind;
+typedef struct oz_layer_kind { oz_mixer mixer; oz_ffn ffn; oz_layer_state state; int64_t window; int rope; /* of dims.ropes, -1: none */ } oz_layer_kind;
 
 /* An architecture. tables: NULL-terminated list of tables, each ended by a row with module NULL. */
 typedef struct oz_arch {
     const char *model_type;
     const oz_arch_row *const *tables;
-    oz_status (*config)(oz_dims *d, const json_t *config, oz_err *err); /* after the shared keys were read */
+    oz_dims defaults;                /* what a config that is silent means */
+    const char *act_key;             /* of its config, NULL: hidden_act */
+    const char *const *honours;      /* keys that change the mathematics of some models (config.c) and that config(), or shared code, reads for this one; NULL-terminated or NULL */
+    oz_status (*config)(oz_dims *d, const json_t *config, oz_err *err); /* after the shared keys were read; NULL: nothing else */
     oz_layer_kind (*layer)(const oz_dims *d, int64_t layer);
 } oz_arch;
-extern const oz_arch oz_arch_llama, oz_arch_mixtral, oz_arch_qwen3;
 /* Tables that architectures share (arch.c). */
-extern const oz_arch_row oz_rows_top[], oz_rows_gqa[], oz_rows_qk_norm[], oz_rows_gated_ffn[];
+extern const oz_arch_row oz_rows_top[], oz_rows_gqa[], oz_rows_qk_norm[], oz_rows_ffn_norm[], oz_rows_gated_ffn[];
+/* Attention and a gated feed-forward; a window, and the second rope if there are two, where the layer is in dims.sliding. */
+oz_layer_kind oz_layer_dense(const oz_dims *d, int64_t layer);
 
 oz_status oz_arch_read(const oz_arch **arch, oz_dims *dims, const json_t *config, oz_err *err);
 int64_t oz_dim_get(const oz_dims *d, oz_dim dim);
-/* inv_freq f32 [head_dim / 2] (transformers' modeling_rope_utils, computed in f64 and rounded). */
-void oz_rope_inv_freq(float *out, const oz_rope_cfg *r, int64_t head_dim);
+
+/* ---- configs (config.c, rope.c) ---- */
+/* The keys that configs have in common, over the architecture's defaults; then its own; then what both leave open. */
+oz_status oz_dims_read(oz_dims *d, const oz_arch *arch, const json_t *config, oz_err *err);
+static inline bool oz_dims_slides(const oz_dims *d, int64_t layer) { return d->sliding[layer / 64] >> layer % 64 & 1; }
+static inline void oz_dims_slide(oz_dims *d, int64_t layer) { d->sliding[layer / 64] |= (uint64_t)1 << layer % 64; }
+/* use_sliding_window, sliding_window, max_window_layers, as configs of Qwen have them. */
+oz_status oz_window_from_read(oz_dims *d, const json_t *config, oz_err *err);
+oz_status oz_ropes_read(oz_dims *d, const json_t *config, oz_err *err);
+/* inv_freq f32 [dim / 2] (transformers' modeling_rope_utils, computed in f64 and rounded) for sequences of up to max_len tokens. */
+void oz_rope_inv_freq(float *out, const oz_rope_cfg *r, int64_t dim, int64_t max_len);
 
 /* ---- ranks (slice.c) ---- */
 /* What of a model one rank holds: whole KV groups (or a part of one, its KV head held by several ranks), and a range of the feed-forward. */

@@ -29,7 +29,10 @@ static oz_status vec_load(float **out, oz_model *m, const oz_ckpt *c, const oz_a
     OZ_TRY(oz_big_new((void **)&host, (size_t)t->rows * sizeof *host, t->name, err));
     const oz_weight order = {.rows = t->rows, .rope_heads = x->rope_heads}; /* a bias of q or k out of a GGUF is interleaved as its rows are */
     const size_t size = (size_t)oz_dtype_get(x->dtype)->block_bytes;
-    for (int64_t r = 0; r < t->rows; r++) oz_to_f32(host + r, x->dtype, (const char *)x->data + (size_t)oz_weight_stored_row(&order, r) * size, 1);
+    for (int64_t r = 0; r < t->rows; r++) {
+        oz_to_f32(host + r, x->dtype, (const char *)x->data + (size_t)oz_weight_stored_row(&order, r) * size, 1);
+        host[r] += t->plus;
+    }
     const oz_part_of part = oz_split_part(&m->split, t);
     const size_t n_bytes = (size_t)part.n_rows * sizeof *dev;
     oz_status st = m->ops->mem_new((void **)&dev, m->dev, n_bytes, t->name, err);
@@ -162,6 +165,21 @@ static void route_free(oz_model *m) {
     oz_free(m->program.packed);
 }
 
+static oz_status rope_table_new(oz_model *m, int i, oz_err *err) {
+    oz_rope_table *r = &m->program.ropes[i];
+    r->n_pairs = m->dims.rope_dim / 2, r->factor = (float)m->dims.ropes[i].attention_factor;
+    const size_t n = (size_t)r->n_pairs * sizeof(float), n_bytes = (size_t)m->info.max_tok * n;
+    m->info.workspace_bytes += 2 * n_bytes;
+    OZ_TRY(m->ops->mem_new((void **)&r->cos, m->dev, n_bytes, "workspace", err));
+    OZ_TRY(m->ops->mem_new((void **)&r->sin, m->dev, n_bytes, "workspace", err));
+    OZ_TRY(m->ops->mem_new((void **)&r->inv_freq, m->dev, n, "workspace", err));
+    float *host = oz_alloc_array((size_t)r->n_pairs, sizeof *host);
+    oz_rope_inv_freq(host, &m->dims.ropes[i], m->dims.rope_dim, m->info.max_len);
+    m->ops->upload(m->dev, r->inv_freq, host, n);
+    oz_free(host);
+    return OZ_OK;
+}
+
 static oz_status bufs_new(oz_model *m, oz_err *err) {
     const oz_dims *d = &m->dims;
     const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->n_heads_kv * d->head_dim, t = m->info.max_tok, pairs = t * (d->top_k ? d->top_k : 1);
@@ -192,18 +210,11 @@ static oz_status bufs_new(oz_model *m, oz_err *err) {
         OZ_TRY(m->ops->mem_new(&b->data, m->dev, n_bytes, "workspace", err));
         if (b->form == OZ_FORM_Q8 || b->form == OZ_FORM_F8) OZ_TRY(m->ops->mem_new((void **)&b->scales, m->dev, (size_t)b->rows * sizeof(float), "workspace", err));
     }
-    const size_t half = (size_t)d->head_dim / 2, n_bytes = (size_t)t * half * sizeof(float);
-    OZ_TRY(m->ops->mem_new((void **)&m->program.rope_cos, m->dev, n_bytes, "workspace", err));
-    OZ_TRY(m->ops->mem_new((void **)&m->program.rope_sin, m->dev, n_bytes, "workspace", err));
-    OZ_TRY(m->ops->mem_new((void **)&m->program.inv_freq, m->dev, half * sizeof(float), "workspace", err));
+    for (int i = 0; i < d->n_ropes; i++) OZ_TRY(rope_table_new(m, i, err));
     if (m->split.size > 1) {
         OZ_TRY(m->ops->mem_new((void **)&m->program.row_amax, m->dev, (size_t)t * sizeof(float), "workspace", err));
         OZ_TRY(oz_comm_reserve(m->comm, t * d->hidden_size, err));
     }
-    float *host = oz_alloc_array(half, sizeof *host);
-    oz_rope_inv_freq(host, &d->rope, d->head_dim);
-    m->ops->upload(m->dev, m->program.inv_freq, host, half * sizeof *host);
-    oz_free(host);
     return OZ_OK;
 }
 
@@ -292,7 +303,8 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->taps = cfg->taps, m->plain_form = plain_form, m->split = split, m->comm = cfg->comm;
     m->layer_begin = cfg->layer_begin, m->layer_end = cfg->layer_end ? cfg->layer_end : dims.n_layers, m->headless = cfg->layer_end > 0;
     m->program.norm_eps = (float)dims.rms_norm_eps, m->program.layer_end = m->layer_end;
-    m->program.attn_scale = (float)(1.0 / sqrt((double)dims.head_dim));
+    m->program.attn_scale = (float)(dims.attn_scale > 0 ? dims.attn_scale : 1.0 / sqrt((double)dims.head_dim));
+    m->program.attn_softcap = (float)dims.attn_softcap;
     m->info.max_len = cfg->max_len > 0 && cfg->max_len < dims.max_position ? cfg->max_len : dims.max_position;
     m->info.max_tok = cfg->max_tok > 0 ? cfg->max_tok : DEFAULT_MAX_TOK;
     m->layers = oz_alloc_array((size_t)dims.n_layers * OZ_SLOT_COUNT, sizeof *m->layers);
@@ -334,9 +346,10 @@ void oz_model_close(oz_model **p) {
         m->ops->mem_free(m->dev, m->program.bufs[i].scales);
     }
     route_free(m);
-    m->ops->mem_free(m->dev, m->program.rope_cos);
-    m->ops->mem_free(m->dev, m->program.rope_sin);
-    m->ops->mem_free(m->dev, m->program.inv_freq);
+    for (int i = 0; i < OZ_MAX_ROPES; i++) {
+        const oz_rope_table *r = &m->program.ropes[i];
+        m->ops->mem_free(m->dev, r->cos), m->ops->mem_free(m->dev, r->sin), m->ops->mem_free(m->dev, r->inv_freq);
+    }
     m->ops->mem_free(m->dev, m->program.row_amax);
     oz_free(m->vecs);
     oz_free(m->program.linears);

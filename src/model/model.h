@@ -12,7 +12,7 @@
 /* ---- architecture: what quantizers, planners and inspectors read of it, without a device ---- */
 typedef enum oz_role {
     OZ_ROLE_EMBED, OZ_ROLE_HEAD, OZ_ROLE_NORM, OZ_ROLE_ATTN_Q, OZ_ROLE_ATTN_K, OZ_ROLE_ATTN_V, OZ_ROLE_ATTN_O,
-    OZ_ROLE_FFN_GATE, OZ_ROLE_FFN_UP, OZ_ROLE_FFN_DOWN, OZ_ROLE_ROUTER, OZ_ROLE_EXPERT_GATE, OZ_ROLE_EXPERT_UP, OZ_ROLE_EXPERT_DOWN, OZ_ROLE_COUNT
+    OZ_ROLE_ATTN_QKV /* q, k, v in one matrix */, OZ_ROLE_FFN_GATE, OZ_ROLE_FFN_UP, OZ_ROLE_FFN_DOWN, OZ_ROLE_FFN_GATE_UP, OZ_ROLE_ROUTER, OZ_ROLE_EXPERT_GATE, OZ_ROLE_EXPERT_UP, OZ_ROLE_EXPERT_DOWN, OZ_ROLE_COUNT
 } oz_role;
 const char *oz_role_name(oz_role r);
 /* Linear modules that a class name does not reach when weights are quantized: lm_head and routers. A pattern that names them does. */
@@ -27,6 +27,7 @@ typedef struct oz_arch_tensor {   /* one tensor that a config calls for */
     bool is_bias;
     int slot;                     /* of model/internal.h: where the loader puts it */
     int64_t rows, cols;           /* vectors: rows, and cols 0 */
+    float plus;                   /* added to the stored values of a vector: 1 for norms that store w - 1 */
 } oz_arch_tensor;
 typedef struct oz_arch_list { oz_arch_tensor *items; size_t n; } oz_arch_list;
 /* All tensors of a config (config.json); OZ_E_UNSUPPORTED names an unknown model_type. Also checks the config. */

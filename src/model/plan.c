@@ -7,7 +7,7 @@
 #include "model/internal.h"
 
 static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "linear", "rope",
-                                                  "kv_write", "attention",  "silu_mul",  "add",      "tap",    "gather",
+                                                  "kv_write", "attention",  "silu_mul",  "gelu_mul", "scale",  "softcap", "add",      "tap",    "gather",
                                                   "route",    "sort",       "spread",    "grouped",  "combine",  "all_reduce"};
 static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "x16", "ffn16", "qkv", "attn", "out", "gate_up", "ffn", "router", "pairs", "rows", "logits"};
 static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
@@ -46,14 +46,22 @@ static void emit_taps(oz_model *m, int layer, oz_bufid src, const int *idx, int 
     }
 }
 
-/* Rows of src in every form but f32 that the linears of `slots` take: one quantize step a form. */
-static void emit_quantize(oz_model *m, int layer, oz_bufid src, const oz_slot *slots, int n, int64_t tok_rows) {
+/* Those of `slots` that are there: a fused matrix stands in the first of several. */
+static int present(int *idx, const oz_model *m, int layer, const oz_slot *slots, int n) {
+    int k = 0;
+    for (int i = 0; i < n; i++) {
+        const int at = oz_model_slot(m, layer, slots[i]).linear;
+        if (at >= 0) idx[k++] = at;
+    }
+    return k;
+}
+
+/* Rows of src in every form but f32 that n linears take: one quantize step a form. */
+static void emit_quantize(oz_model *m, int layer, oz_bufid src, const int *idx, int n, int64_t tok_rows) {
     for (oz_form f = OZ_FORM_F32 + 1; f < OZ_FORM_COUNT; f++) {
         const oz_linear *user = NULL;
-        for (int i = 0; i < n; i++) {
-            const oz_linear *l = &m->program.linears[oz_model_slot(m, layer, slots[i]).linear];
-            if (l->form == f) user = l;
-        }
+        for (int i = 0; i < n; i++)
+            if (m->program.linears[idx[i]].form == f) user = &m->program.linears[idx[i]];
         if (!user) continue;
         oz_step *s = emit(m, OZ_OP_QUANTIZE, layer);
         s->dst = form_buf(f, src), s->src = src, s->form = f, s->n = oz_packed_cols(user->packed), s->tok_rows = tok_rows, s->whole_row = user->sums;
@@ -61,11 +69,11 @@ static void emit_quantize(oz_model *m, int layer, oz_bufid src, const oz_slot *s
 }
 
 /* dst[:, 0..] = the products of `slots` with src, side by side. One linear step a run of equal forms. */
-static void emit_linears(oz_model *m, int layer, oz_bufid dst, oz_bufid src, const oz_slot *slots, int n) {
-    int idx[OZ_MAX_PARTS_LINEAR];
-    for (int i = 0; i < n; i++) idx[i] = oz_model_slot(m, layer, slots[i]).linear;
+static void emit_linears(oz_model *m, int layer, oz_bufid dst, oz_bufid src, const oz_slot *slots, int n_slots) {
+    int idx[OZ_MAX_PARTS_LINEAR] = {0};
+    const int n = present(idx, m, layer, slots, n_slots);
     emit_taps(m, layer, src, idx, n);
-    emit_quantize(m, layer, src, slots, n, 1);
+    emit_quantize(m, layer, src, idx, n, 1);
     int64_t col = 0;
     for (int i = 0, j; i < n; i = j) {
         const oz_form f = m->program.linears[idx[i]].form;
@@ -81,7 +89,10 @@ static void emit_linears(oz_model *m, int layer, oz_bufid dst, oz_bufid src, con
     s->dst = s->src = dst, s->n = col;
 }
 
-static void emit_add(oz_model *m, int layer) {
+/* What a block gives, normed where the layer has `post`, goes to the residual. */
+static void emit_add(oz_model *m, int layer, oz_slot post) {
+    const float *vec = oz_model_slot(m, layer, post).vec;
+    if (vec) emit_norm(m, layer, OZ_BUF_OUT, OZ_BUF_OUT, 0, vec, 1, m->dims.hidden_size);
     oz_step *s = emit(m, OZ_OP_ADD, layer);
     s->dst = OZ_BUF_RESIDUAL, s->src = OZ_BUF_OUT, s->n = m->dims.hidden_size;
 }
@@ -95,14 +106,23 @@ static void emit_gqa(oz_model *m, int layer, const oz_layer_kind *kind) {
     const float *qn = oz_model_slot(m, layer, OZ_SLOT_Q_NORM).vec, *kn = oz_model_slot(m, layer, OZ_SLOT_K_NORM).vec;
     if (qn) emit_norm(m, layer, OZ_BUF_QKV, OZ_BUF_QKV, 0, qn, d->n_heads, d->head_dim);
     if (kn) emit_norm(m, layer, OZ_BUF_QKV, OZ_BUF_QKV, n_q, kn, d->n_heads_kv, d->head_dim);
-    oz_step *s = emit(m, OZ_OP_ROPE, layer); /* q and k lie side by side: one step */
-    s->dst = s->src = OZ_BUF_QKV, s->n_heads = d->n_heads + d->n_heads_kv, s->n = d->head_dim;
+    oz_step *s;
+    if (kind->rope >= 0) {
+        s = emit(m, OZ_OP_ROPE, layer); /* q and k lie side by side: one step */
+        s->dst = s->src = OZ_BUF_QKV, s->n_heads = d->n_heads + d->n_heads_kv, s->n = d->head_dim, s->rope = kind->rope;
+    }
     s = emit(m, OZ_OP_KV_WRITE, layer);
     s->src = OZ_BUF_QKV, s->src_col = n_q, s->n = n_kv;
     s = emit(m, OZ_OP_ATTENTION, layer);
     s->dst = OZ_BUF_ATTN, s->src = OZ_BUF_QKV, s->n_heads = d->n_heads, s->n = d->head_dim, s->window = kind->window;
     emit_linears(m, layer, OZ_BUF_OUT, OZ_BUF_ATTN, o, 1);
-    emit_add(m, layer);
+    emit_add(m, layer, OZ_SLOT_ATTN_POST_NORM);
+}
+
+static void emit_glu(oz_model *m, int layer, int64_t tok_rows) {
+    static const oz_op ops[] = {[OZ_GLU_SILU] = OZ_OP_SILU_MUL, [OZ_GLU_GELU_TANH] = OZ_OP_GELU_MUL};
+    oz_step *s = emit(m, ops[m->dims.glu], layer);
+    s->dst = OZ_BUF_FFN, s->src = OZ_BUF_GATE_UP, s->n = m->dims.intermediate_size, s->tok_rows = tok_rows;
 }
 
 static void emit_gated_ffn(oz_model *m, int layer, const oz_layer_kind *kind) {
@@ -111,21 +131,21 @@ static void emit_gated_ffn(oz_model *m, int layer, const oz_layer_kind *kind) {
     static const oz_slot gate_up[] = {OZ_SLOT_GATE, OZ_SLOT_UP}, down[] = {OZ_SLOT_DOWN};
     emit_norm(m, layer, OZ_BUF_X, OZ_BUF_RESIDUAL, 0, oz_model_slot(m, layer, OZ_SLOT_FFN_NORM).vec, 1, d->hidden_size);
     emit_linears(m, layer, OZ_BUF_GATE_UP, OZ_BUF_X, gate_up, 2);
-    oz_step *s = emit(m, OZ_OP_SILU_MUL, layer);
-    s->dst = OZ_BUF_FFN, s->src = OZ_BUF_GATE_UP, s->n = d->intermediate_size;
+    emit_glu(m, layer, 1);
     emit_linears(m, layer, OZ_BUF_OUT, OZ_BUF_FFN, down, 1);
-    emit_add(m, layer);
+    emit_add(m, layer, OZ_SLOT_FFN_POST_NORM);
 }
 
 /* As emit_linears, each slot a matrix an expert and each row with its expert's: one product a slot. */
 static void emit_grouped(oz_model *m, int layer, oz_bufid dst, oz_bufid src, const oz_slot *slots, int n) {
     const oz_dims *d = &m->dims;
+    int idx[OZ_MAX_PARTS_LINEAR] = {0};
     for (int i = 0; i < n && (m->taps & OZ_TAP_LINEAR); i++) { /* experts of two slots are no neighbours: each has its tap */
         oz_step *s = emit(m, OZ_OP_TAP, layer);
         s->part0 = oz_model_slot(m, layer, slots[i]).linear, s->n_parts = (int)d->n_experts, s->tap = OZ_TAP_LINEAR, s->by_expert = true, s->tok_rows = d->top_k;
         s->src = src, s->n = oz_packed_cols(m->program.linears[s->part0].packed);
     }
-    emit_quantize(m, layer, src, slots, n, d->top_k);
+    emit_quantize(m, layer, src, idx, present(idx, m, layer, slots, n), d->top_k);
     int64_t col = 0;
     for (int i = 0; i < n; i++) {
         const int first = oz_model_slot(m, layer, slots[i]).linear;
@@ -150,12 +170,16 @@ static void emit_moe(oz_model *m, int layer, const oz_layer_kind *kind) {
     s = emit(m, OZ_OP_SPREAD, layer);
     s->dst = OZ_BUF_PAIRS, s->src = OZ_BUF_X, s->n = d->hidden_size, s->tok_rows = d->top_k;
     emit_grouped(m, layer, OZ_BUF_GATE_UP, OZ_BUF_PAIRS, gate_up, 2);
-    s = emit(m, OZ_OP_SILU_MUL, layer);
-    s->dst = OZ_BUF_FFN, s->src = OZ_BUF_GATE_UP, s->n = d->intermediate_size, s->tok_rows = d->top_k;
+    emit_glu(m, layer, d->top_k);
     emit_grouped(m, layer, OZ_BUF_PAIRS, OZ_BUF_FFN, down, 1);
     s = emit(m, OZ_OP_COMBINE, layer);
     s->dst = OZ_BUF_OUT, s->src = OZ_BUF_PAIRS, s->n = d->hidden_size;
-    emit_add(m, layer);
+    emit_add(m, layer, OZ_SLOT_FFN_POST_NORM);
+}
+
+static void emit_inplace(oz_model *m, oz_op op, oz_bufid buf, int64_t n, double factor) {
+    oz_step *s = emit(m, op, -1);
+    s->dst = s->src = buf, s->n = n, s->factor = (float)factor;
 }
 
 /* One row a mixer and a feed-forward. */
@@ -169,8 +193,9 @@ oz_status oz_plan_compile(oz_model *m, oz_err *err) {
         s = emit(m, OZ_OP_EMBED, -1);
         s->dst = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
         s->part0 = m->top[OZ_SLOT_EMBED].linear;
+        if (d->embed_scale > 0) emit_inplace(m, OZ_OP_SCALE, OZ_BUF_RESIDUAL, d->hidden_size, d->embed_scale);
     }
-    emit(m, OZ_OP_ROPE_TABLE, -1)->n = d->head_dim;
+    for (int i = 0; i < d->n_ropes; i++) emit(m, OZ_OP_ROPE_TABLE, -1)->rope = i;
     for (int i = (int)m->layer_begin; i < m->layer_end; i++) {
         oz_layer_kind k = m->arch->layer(d, i);
         mixers[k.mixer](m, i, &k);
@@ -187,6 +212,7 @@ oz_status oz_plan_compile(oz_model *m, oz_err *err) {
     s->dst = OZ_BUF_ROWS, s->src = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
     emit_norm(m, -1, OZ_BUF_ROWS, OZ_BUF_ROWS, 0, m->top[OZ_SLOT_FINAL_NORM].vec, 1, d->hidden_size);
     emit_linears(m, -1, OZ_BUF_LOGITS, OZ_BUF_ROWS, head, 1);
+    if (d->final_softcap > 0) emit_inplace(m, OZ_OP_SOFTCAP, OZ_BUF_LOGITS, d->vocab_size, d->final_softcap);
     OZ_NEED(m->program.n > m->program.n_layers_end, err, OZ_E_FORMAT, "empty plan");
     return OZ_OK;
 }
@@ -217,7 +243,7 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
     fprintf(out, "%5s  %-11s", where, op_names[s->op]);
     switch (s->op) {
     case OZ_OP_EMBED: fprintf(out, "%s <- %s", buf_names[s->dst], m->program.linears[s->part0].module); break;
-    case OZ_OP_ROPE_TABLE: fprintf(out, "cos, sin [tokens, %lld]", (long long)s->n / 2); break;
+    case OZ_OP_ROPE_TABLE: fprintf(out, "%d: cos, sin [tokens, %lld], base %g", s->rope, (long long)m->program.ropes[s->rope].n_pairs, m->dims.ropes[s->rope].theta); break;
     case OZ_OP_LINEAR:
         fprintf(out, "%s[%lld:+%lld] <- %s (%s)", buf_names[s->dst], (long long)s->dst_col, (long long)s->n, buf_names[s->src], form_names[s->form]);
         for (int i = 0; i < s->n_parts; i++)
@@ -227,6 +253,7 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
     case OZ_OP_ATTENTION:
         fprintf(out, "%s <- %s, paged KV, %lld heads of %lld", buf_names[s->dst], buf_names[s->src], (long long)s->n_heads, (long long)s->n);
         if (s->window) fprintf(out, ", window %lld", (long long)s->window);
+        if (m->program.attn_softcap > 0) fprintf(out, ", scores capped at %g", (double)m->program.attn_softcap);
         break;
     case OZ_OP_KV_WRITE: fprintf(out, "KV <- %s[%lld:+%lld]", buf_names[s->src], (long long)s->src_col, (long long)(2 * s->n)); break;
     case OZ_OP_TAP: fprintf(out, "%s [%lld]", buf_names[s->src], (long long)s->n); break;
@@ -238,10 +265,13 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
         break;
     case OZ_OP_SPREAD: fprintf(out, "%s <- %s [%lld], a row for each expert of a token", buf_names[s->dst], buf_names[s->src], (long long)s->n); break;
     case OZ_OP_COMBINE: fprintf(out, "%s <- %s [%lld], weighted sum over a token's experts", buf_names[s->dst], buf_names[s->src], (long long)s->n); break;
-    case OZ_OP_NORM: case OZ_OP_ROPE: case OZ_OP_SILU_MUL: case OZ_OP_ADD: case OZ_OP_GATHER: case OZ_OP_ALL_REDUCE: case OZ_OP_COUNT:
+    case OZ_OP_SCALE: fprintf(out, "%s [%lld] times %g", buf_names[s->dst], (long long)s->n, (double)s->factor); break;
+    case OZ_OP_SOFTCAP: fprintf(out, "%s [%lld] capped at %g", buf_names[s->dst], (long long)s->n, (double)s->factor); break;
+    case OZ_OP_NORM: case OZ_OP_ROPE: case OZ_OP_SILU_MUL: case OZ_OP_GELU_MUL: case OZ_OP_ADD: case OZ_OP_GATHER: case OZ_OP_ALL_REDUCE: case OZ_OP_COUNT:
         fprintf(out, "%s[%lld] %s %s", buf_names[s->dst], (long long)s->dst_col, s->op == OZ_OP_ADD ? "+=" : "<-", buf_names[s->src]);
         if (s->n_heads > 1) fprintf(out, ", %lld heads of %lld", (long long)s->n_heads, (long long)s->n);
         else fprintf(out, " [%lld]", (long long)s->n);
+        if (s->op == OZ_OP_ROPE && m->dims.n_ropes > 1) fprintf(out, ", by rope %d", s->rope);
         break;
     }
     fputc('\n', out);

@@ -74,8 +74,10 @@ static void fill_normal(void *arg, float *dst, int64_t begin, int64_t n) {
     }
 }
 
-static void fill_one(void *arg, float *dst, int64_t begin, int64_t n) {
-    for (int64_t i = 0; i < n; i++) dst[i] = 1.0f;
+/* Norms' weights are 1 as the model uses them. */
+static void fill_norm(void *arg, float *dst, int64_t begin, int64_t n) {
+    const oz_arch_tensor *t = arg;
+    for (int64_t i = 0; i < n; i++) dst[i] = 1.0f - t->plus;
 }
 
 /* ---- planning ---- */
@@ -171,8 +173,9 @@ static oz_status write_tensor(oz_synth *s, const oz_arch_tensor *t, oz_stream *s
     const oz_module m = module_of(t);
     normal r = {s->quantiles, mix(mix(s->seed) ^ name_hash(t->name))};
     if (is_quantized(s, t)) return oz_stream_rtn(stream, &m, &s->scheme, s->dtype, fill_normal, &r, err);
-    oz_fill_fn *fill = t->role == OZ_ROLE_NORM && !t->is_bias ? fill_one : fill_normal;
-    return oz_stream_put(stream, t->name, s->dtype, t->rows * (t->cols ? t->cols : 1), 1, fill, &r, err);
+    const bool is_norm = t->role == OZ_ROLE_NORM && !t->is_bias;
+    oz_arch_tensor norm = *t;
+    return oz_stream_put(stream, t->name, s->dtype, t->rows * (t->cols ? t->cols : 1), 1, is_norm ? fill_norm : fill_normal, is_norm ? (void *)&norm : (void *)&r, err);
 }
 
 static oz_status write_weights(oz_synth *s, const char *dir, oz_pool *pool, oz_err *err) {

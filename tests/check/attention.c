@@ -4,7 +4,7 @@
  * that reading one key too many shows at once. Scores are drawn small and large; the bound grows with them, as the error of exp does. */
 #include "suites.h"
 
-typedef struct attn_case { int64_t n_heads, n_kvh, hd, n_segs, window; float spread; } attn_case;
+typedef struct attn_case { int64_t n_heads, n_kvh, hd, n_segs, window; float spread, softcap; } attn_case;
 
 enum { MAX_SEGS = 3 };
 typedef struct attn_data {
@@ -69,7 +69,7 @@ static void attn_init(ck *c, attn_data *d, const attn_case *k) {
     ck_fill(c, d->q, d->n_tok * ld_q, CK_NORMAL);
     for (int64_t i = 0; i < d->n_tok * ld_q; i++) d->q[i] *= k->spread;
     d->out = ck_buf_new((size_t)((d->n_tok - 1) * ld_out + width) * sizeof(float), 4 * (size_t)ck_int(c, 0, 3));
-    d->args = (oz_attn_args){d->q, ld_q, d->out.p, ld_out, &d->kv, k->n_heads, 1 / sqrtf((float)k->hd), k->window};
+    d->args = (oz_attn_args){d->q, ld_q, d->out.p, ld_out, &d->kv, k->n_heads, 1 / sqrtf((float)k->hd), k->window, k->softcap};
 }
 
 static void attn_deinit(attn_data *d) {
@@ -89,7 +89,8 @@ static void check_query(ck *c, const attn_data *d, const attn_case *k, const oz_
         double m = 0;
         for (int64_t i = 0; i < k->hd; i++) p[j] += (double)q[i] * key[i], m += fabs((double)q[i] * key[i]);
         p[j] *= d->args.scale;
-        mag = fmax(mag, m * d->args.scale);
+        if (k->softcap > 0) p[j] = k->softcap * tanh(p[j] / k->softcap);
+        mag = fmax(mag, m * d->args.scale + k->softcap);
         top = fmax(top, p[j]);
     }
     for (int64_t j = 0; j < n; j++) sum += p[j] = exp(p[j] - top);
@@ -130,7 +131,7 @@ static attn_case draw(ck *c, int i) {
     int h = (int)ck_int(c, 0, CK_COUNT(heads) - 1);
     static const int64_t windows[] = {0, 0, 0, 1, 5, 16, 40};
     return (attn_case){heads[h][0], heads[h][1], i % 9 == 8 ? 2 * ck_int(c, 1, 150) : dims[ck_int(c, 0, CK_COUNT(dims) - 1)], ck_int(c, 1, MAX_SEGS),
-                       windows[ck_int(c, 0, CK_COUNT(windows) - 1)], i % 4 == 3 ? 30.0f : 1.0f};
+                       windows[ck_int(c, 0, CK_COUNT(windows) - 1)], i % 4 == 3 ? 30.0f : 1.0f, i % 3 == 1 ? 3.0f : 0.0f};
 }
 
 static void run(ck *c, bool ops) {

@@ -127,6 +127,7 @@ static void run_q8(const bench *b, void *arg, int64_t i) { row_arg *r = arg; oz_
 static void run_f8(const bench *b, void *arg, int64_t i) { row_arg *r = arg; oz_cpu(b->dev)->table.quantize_f8(r->y, r->x, r->n); }
 static void run_rope(const bench *b, void *arg, int64_t i) { row_arg *r = arg; oz_cpu(b->dev)->table.rope(r->y, r->x, r->z, r->n); }
 static void run_silu(const bench *b, void *arg, int64_t i) { row_arg *r = arg; oz_cpu(b->dev)->table.silu_mul(r->y, r->x, r->z, r->n); }
+static void run_gelu(const bench *b, void *arg, int64_t i) { row_arg *r = arg; oz_cpu(b->dev)->table.gelu_mul(r->y, r->x, r->z, r->n); }
 static void run_add(const bench *b, void *arg, int64_t i) { row_arg *r = arg; oz_cpu(b->dev)->table.add(r->y, r->x, r->n); }
 static void run_stat(const bench *b, void *arg, int64_t i) {
     row_arg *r = arg;
@@ -143,7 +144,7 @@ static void bench_rows(bench *b) {
     row_arg r = {normals(b, VOCAB), normals(b, VOCAB), normals(b, VOCAB), 0};
     const struct { const char *slot, *shape; int64_t n; double floats, ops; void (*run)(const bench *, void *, int64_t); } rows[] = {
         {"norm", "576", 576, 3, 4, run_norm},        {"quantize_q8", "576", 576, 1.25, 3, run_q8}, {"quantize_f8", "576", 576, 2, 3, run_f8},
-        {"rope", "64", 32, 6, 6, run_rope},          {"silu_mul", "1536", 1536, 3, 4, run_silu},   {"add", "576", 576, 3, 1, run_add},
+        {"rope", "64", 32, 6, 6, run_rope},          {"silu_mul", "1536", 1536, 3, 4, run_silu},   {"gelu_mul", "1536", 1536, 3, 9, run_gelu},   {"add", "576", 576, 3, 1, run_add},
         {"stat", "49152", VOCAB, 1, 3, run_stat},    {"kl", "49152", VOCAB, 2, 8, run_kl}};
     for (int i = 0; i < CK_COUNT(rows); i++) {
         r.n = rows[i].n;
@@ -165,7 +166,7 @@ static void bench_attention(bench *b, int64_t n_tok, int64_t pos0, const char *s
     oz_kv kv = {normals(b, n_blocks * OZ_KV_BLOCK * KV_HEADS * DIM), normals(b, n_blocks * OZ_KV_BLOCK * KV_HEADS * DIM), KV_HEADS, DIM};
     float *q = normals(b, n_tok * HEADS * DIM), *out = normals(b, n_tok * HEADS * DIM);
     oz_seg seg = {0, n_tok, pos0, blocks};
-    oz_attn_args a = {q, HEADS * DIM, out, HEADS * DIM, &kv, HEADS, 0.125f, 0};
+    oz_attn_args a = {q, HEADS * DIM, out, HEADS * DIM, &kv, HEADS, 0.125f, 0, 0};
     oz_cpu(b->dev)->batch = &(oz_batch){.n_tok = n_tok, .segs = &seg, .n_segs = 1};
     double pairs = (double)n_tok * (double)pos0 + 0.5 * (double)n_tok * (double)(n_tok + 1);
     bench_case k = {"attention", shape, 8.0 * (double)(n_pos * KV_HEADS * DIM), 4.0 * pairs * HEADS * DIM, false, run_attention, &a};

@@ -289,6 +289,16 @@ static void rows_run(dck *k) {
             k->ref_ops->silu_mul(k->ref, want, r.ld, r.x, r.x2, r.ld, r.n_tok, r.n);
             k->ops->silu_mul(k->dev, y.p, r.ld, x.p, x2.p, r.ld, r.n_tok, r.n);
             compare(k, &y, want, r.n_tok, r.ld, r.n, 24, 1e-30, "silu_mul");
+            k->ref_ops->gelu_mul(k->ref, want, r.ld, r.x, r.x2, r.ld, r.n_tok, r.n);
+            k->ops->gelu_mul(k->dev, y.p, r.ld, x.p, x2.p, r.ld, r.n_tok, r.n);
+            compare(k, &y, want, r.n_tok, r.ld, r.n, 400, 1e-30, "gelu_mul"); /* exp's argument is a cube, and exp's error grows with it */
+            k->ops->upload(k->dev, y.p, want, (size_t)total * 4);
+            k->ref_ops->scale(k->ref, want, r.ld, r.n_tok, r.n, 5.5f);
+            k->ops->scale(k->dev, y.p, r.ld, r.n_tok, r.n, 5.5f);
+            compare(k, &y, want, r.n_tok, r.ld, r.n, 0, 0, "scale");
+            k->ref_ops->softcap(k->ref, want, r.ld, r.n_tok, r.n, 2.5f);
+            k->ops->softcap(k->dev, y.p, r.ld, r.n_tok, r.n, 2.5f);
+            compare(k, &y, want, r.n_tok, r.ld, r.n, 8, 1e-30, "softcap");
             k->ops->upload(k->dev, y.p, want, (size_t)total * 4);
             k->ref_ops->add(k->ref, want, r.ld, r.x, r.ld, r.n_tok, r.n);
             k->ops->add(k->dev, y.p, r.ld, x.p, r.ld, r.n_tok, r.n);
@@ -351,7 +361,7 @@ static void attention_case(dck *k, int i) {
     ck_same(c, kk, kh, (size_t)kv_floats * 4, "keys");
     ck_same(c, vv, vh, (size_t)kv_floats * 4, "values");
     free(kk), free(vv);
-    oz_attn_args a = {q, width, want, width, &host, n_h, (i % 5 ? 1.0f : 20.0f) / sqrtf((float)hd), windows[ck_int(c, 0, CK_COUNT(windows) - 1)]};
+    oz_attn_args a = {q, width, want, width, &host, n_h, (i % 5 ? 1.0f : 20.0f) / sqrtf((float)hd), windows[ck_int(c, 0, CK_COUNT(windows) - 1)], i % 3 == 1 ? 3.0f : 0.0f};
     k->ref_ops->attention(k->ref, &a);
     a.q = qd.p, a.out = out.p, a.kv = &dev;
     k->ops->attention(k->dev, &a);

@@ -78,7 +78,15 @@ static void attention_window(oz_dev *d, const oz_attn_args *a) {
     if (b.window) b.window++;
     right->attention(d, &b);
 }
+static void attention_softcap(oz_dev *d, const oz_attn_args *a) {
+    oz_attn_args b = *a;
+    b.softcap = 0;
+    right->attention(d, &b);
+}
 static void silu_swapped(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n) { right->silu_mul(d, y, ld_y, up, gate, ld_x, n_tok, n); }
+static void gelu_silu(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n) { right->silu_mul(d, y, ld_y, gate, up, ld_x, n_tok, n); }
+static void scale_tail(oz_dev *d, float *x, int64_t ld, int64_t n_tok, int64_t n, float factor) { right->scale(d, x, ld, n_tok, n - 1, factor); }
+static void softcap_last(oz_dev *d, float *x, int64_t ld, int64_t n_tok, int64_t n, float cap) { right->softcap(d, x, ld, n_tok > 1 ? n_tok - 1 : 1, n, cap); }
 static void add_tail(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) { right->add(d, y, ld_y, x, ld_x, n_tok, n - 1); }
 static void gather_row0(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t row0, int64_t n_rows, int64_t n) { right->gather(d, y, ld_y, x, ld_x, 0, n_rows, n); }
 static void stat_targets(oz_dev *d, oz_row_stat *out, const float *logits, int64_t ld, const int32_t *targets, int64_t n_rows, int64_t vocab) { right->sink_stat(d, out, logits, ld, NULL, n_rows, vocab); }
@@ -150,7 +158,8 @@ typedef struct mutation { const char *name, *suites; void (*apply)(oz_ops *ops);
 MUTATION(pack_group_0, pack) MUTATION(pack_neighbour, pack) MUTATION(pack_code, pack) MUTATION(linear_bias, linear) MUTATION(linear_last_token, linear)
 MUTATION(linear_x_scale, linear) MUTATION(linear_one_part, linear) MUTATION(embed_ld, embed) MUTATION(norm_eps, norm) MUTATION(norm_last_head, norm)
 MUTATION(quantize_tail, quantize) MUTATION(rope_swapped, rope) MUTATION(rope_table_factor, rope_table) MUTATION(kv_swapped, kv_write)
-MUTATION(attention_scale, attention) MUTATION(attention_window, attention) MUTATION(silu_swapped, silu_mul) MUTATION(add_tail, add) MUTATION(gather_row0, gather)
+MUTATION(attention_scale, attention) MUTATION(attention_window, attention) MUTATION(attention_softcap, attention) MUTATION(gelu_silu, gelu_mul) MUTATION(scale_tail, scale) MUTATION(softcap_last, softcap)
+MUTATION(silu_swapped, silu_mul) MUTATION(add_tail, add) MUTATION(gather_row0, gather)
 MUTATION(stat_targets, sink_stat) MUTATION(stat_vocab, sink_stat) MUTATION(kl_swapped, sink_kl) MUTATION(combine_one, combine) MUTATION(sort_part, sort)
 MUTATION(route_last, route) MUTATION(spread_unsorted, spread) MUTATION(grouped_next, grouped_linear) MUTATION(begin_blocks, begin) MUTATION(begin_position, begin)
 MUTATION(end_silent, end) MUTATION(mem_dirty, mem_new) MUTATION(upload_tail, upload) MUTATION(download_tail, download) MUTATION(form_bytes_wide, form_bytes)
@@ -164,7 +173,8 @@ static const mutation mutations[] = {
     ROW(pack_group_0, "products") ROW(pack_neighbour, "products") ROW(pack_code, "products batch")
     ROW(linear_bias, "products") ROW(linear_last_token, "products") ROW(linear_x_scale, "products") ROW(linear_one_part, "products")
     ROW(embed_ld, "batch") ROW(norm_eps, "rows") ROW(norm_last_head, "rows") ROW(quantize_tail, "rows") ROW(rope_swapped, "rows") ROW(rope_table_factor, "batch")
-    ROW(kv_swapped, "attention") ROW(attention_scale, "attention") ROW(attention_window, "attention") ROW(silu_swapped, "rows") ROW(add_tail, "rows") ROW(gather_row0, "batch")
+    ROW(kv_swapped, "attention") ROW(attention_scale, "attention") ROW(attention_window, "attention") ROW(attention_softcap, "attention") ROW(gelu_silu, "rows") ROW(scale_tail, "rows") ROW(softcap_last, "rows")
+    ROW(silu_swapped, "rows") ROW(add_tail, "rows") ROW(gather_row0, "batch")
     ROW(route_last, "experts") ROW(sort_part, "experts") ROW(spread_unsorted, "experts") ROW(grouped_next, "experts") ROW(combine_one, "experts")
     ROW(stat_targets, "sinks") ROW(stat_vocab, "sinks") ROW(kl_swapped, "sinks") ROW(lower_scale, "lowered") ROW(lowered_skip, "lowered")
     OZ_CUDA_MUTATIONS(ROW_INSIDE)};

@@ -182,6 +182,24 @@ static void silu_clamp(float *y, const float *g, const float *u, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = g[i] < -16 ? 0 : y[i];
 }
 static void silu_tail(float *y, const float *g, const float *u, int64_t n) { right.silu_mul(y, g, u, n & ~(int64_t)7); }
+static void gelu_silu(float *y, const float *g, const float *u, int64_t n) { right.silu_mul(y, g, u, n); }
+static void gelu_erf(float *y, const float *g, const float *u, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (float)(0.5 * g[i] * erfc(-(double)g[i] / sqrt(2))) * u[i];
+}
+static void gelu_tail(float *y, const float *g, const float *u, int64_t n) { right.gelu_mul(y, g, u, n & ~(int64_t)7); }
+static void scale_bf16(float *x, int64_t n, float f) { right.scale(x, n, oz_f32_from_bf16(oz_bf16_from_f32(f))); }
+static void scale_past(float *x, int64_t n, float f) {
+    right.scale(x, n, f);
+    x[n] = 0;
+}
+static void softcap_clamp(float *x, int64_t n, float cap) {
+    for (int64_t i = 0; i < n; i++) x[i] = fmaxf(-cap, fminf(cap, x[i]));
+}
+static void softcap_tail(float *x, int64_t n, float cap) { right.softcap(x, n & ~(int64_t)7, cap); }
+static void softcap_sign(float *x, int64_t n, float cap) {
+    right.softcap(x, n, cap);
+    x[n - 1] = fabsf(x[n - 1]);
+}
 static void add_tail(float *y, const float *x, int64_t n) { right.add(y, x, n & ~(int64_t)7); }
 static void add_past(float *y, const float *x, int64_t n) {
     right.add(y, x, n);
@@ -208,6 +226,11 @@ static void attn_no_window(const oz_attn_args *a, const oz_seg *s, int64_t t0, i
 static void attn_scale(const oz_attn_args *a, const oz_seg *s, int64_t t0, int64_t t1, int64_t h0, int64_t h1) {
     oz_attn_args b = *a;
     b.scale *= 1.001f;
+    right.attention(&b, s, t0, t1, h0, h1);
+}
+static void attn_softcap(const oz_attn_args *a, const oz_seg *s, int64_t t0, int64_t t1, int64_t h0, int64_t h1) {
+    oz_attn_args b = *a;
+    b.softcap = 0;
     right.attention(&b, s, t0, t1, h0, h1);
 }
 static void attn_values(const oz_attn_args *a, const oz_seg *s, int64_t t0, int64_t t1, int64_t h0, int64_t h1) {
@@ -441,12 +464,21 @@ static const mutation mutations[] = {
     IN_TABLE(silu_mul, "no gate on the last element", silu_up),
     IN_TABLE(silu_mul, "zero below -16", silu_clamp),
     IN_TABLE(silu_mul, "no tail", silu_tail),
+    IN_TABLE(gelu_mul, "silu", gelu_silu),
+    IN_TABLE(gelu_mul, "by erf", gelu_erf),
+    IN_TABLE(gelu_mul, "no tail", gelu_tail),
+    IN_TABLE(scale, "a factor rounded to bf16", scale_bf16),
+    IN_TABLE(scale, "one element too many", scale_past),
+    IN_TABLE(softcap, "a hard cap", softcap_clamp),
+    IN_TABLE(softcap, "no tail", softcap_tail),
+    IN_TABLE(softcap, "the last element's sign lost", softcap_sign),
     IN_TABLE(add, "no tail", add_tail),
     IN_TABLE(add, "one element too many", add_past),
     IN_TABLE(attention, "one key too few", attn_key),
     IN_TABLE(attention, "a window one key short", attn_window),
     IN_TABLE(attention, "no window", attn_no_window),
     IN_TABLE(attention, "a scale off by 0.1 %", attn_scale),
+    IN_TABLE(attention, "no cap on scores", attn_softcap),
     IN_TABLE(attention, "keys taken for values", attn_values),
     IN_TABLE(attention, "the block table ignored", attn_blocks),
     IN_TABLE(attention, "a last bit that depends on the batch", attn_company),

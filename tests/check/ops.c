@@ -179,7 +179,7 @@ void ck_op_rope_table(ck *c) {
     }
 }
 
-/* norm, quantize, rope, silu_mul, add over rows with gaps: each row is what the slot makes of it. */
+/* norm, quantize, rope, gated activations, scale, softcap, add over rows with gaps: each row is what the slot makes of it. */
 void ck_op_rows(ck *c) {
     for (int i = 0; i < 20 && !ck_enough(c); i++, c->n_cases++) {
         const oz_cpu_table *t = &c->dev.table;
@@ -199,6 +199,15 @@ void ck_op_rows(ck *c) {
         ops->silu_mul(&c->many.head, got, ld, x, x2, ld, n_tok, n);
         for (int64_t r = 0; r < n_tok; r++) t->silu_mul(want + r * ld, x + r * ld, x2 + r * ld, n);
         ck_same(c, got, want, bytes, "silu_mul");
+        ops->gelu_mul(&c->many.head, got, ld, x, x2, ld, n_tok, n);
+        for (int64_t r = 0; r < n_tok; r++) t->gelu_mul(want + r * ld, x + r * ld, x2 + r * ld, n);
+        ck_same(c, got, want, bytes, "gelu_mul");
+        ops->scale(&c->many.head, got, ld, n_tok, n, 5.5f);
+        for (int64_t r = 0; r < n_tok; r++) t->scale(want + r * ld, n, 5.5f);
+        ck_same(c, got, want, bytes, "scale");
+        ops->softcap(&c->many.head, got, ld, n_tok, n, 2.5f);
+        for (int64_t r = 0; r < n_tok; r++) t->softcap(want + r * ld, n, 2.5f);
+        ck_same(c, got, want, bytes, "softcap");
         ops->add(&c->many.head, got, ld, x, ld, n_tok, n);
         for (int64_t r = 0; r < n_tok; r++) t->add(want + r * ld, x + r * ld, n);
         ck_same(c, got, want, bytes, "add");

@@ -127,6 +127,58 @@ void ck_silu_mul(ck *c) {
     }
 }
 
+/* The exponential's error grows with its argument. */
+void ck_gelu_mul(ck *c) {
+    for (int i = 0; i < 400 && !ck_enough(c); i++, c->n_cases++) {
+        int64_t n = draw_n(c);
+        ck_buf g = draw_floats(c, n, (ck_pattern)(i % CK_PATTERNS)), u = draw_floats(c, n, CK_NORMAL);
+        ck_buf y = ck_buf_new((size_t)n * sizeof(float), draw_skew(c));
+        float *gate = g.p;
+        for (int64_t j = 0; j < n && i % 2; j++) gate[j] = (float)((oz_rng_uniform(&c->rng) - 0.5) * (i % 4 == 1 ? 8 : 40));
+        c->dev.table.gelu_mul(y.p, g.p, u.p, n);
+        for (int64_t j = 0; j < n; j++) {
+            double x = gate[j], arg = sqrt(2 / M_PI) * (x + 0.044715 * x * x * x), want = x * (1 / (1 + exp(-2 * arg))) * ((const float *)u.p)[j];
+            ck_bound(c, fabs(((const float *)y.p)[j] - want), (6 + 6 * fmin(fabs(arg), 90)) * 0x1p-23 * fabs(want) + 1e-33, "gate %.9g: expected %.9g, found %.9g", x, want,
+                     ((const float *)y.p)[j]);
+        }
+        ck_buf_check(c, &y, "output");
+        ck_buf_free(&g), ck_buf_free(&u), ck_buf_free(&y);
+    }
+}
+
+void ck_scale(ck *c) {
+    for (int i = 0; i < 300 && !ck_enough(c); i++, c->n_cases++) {
+        int64_t n = draw_n(c);
+        ck_buf x = draw_floats(c, n, (ck_pattern)(i % CK_PATTERNS));
+        float *want = oz_alloc_array((size_t)n, sizeof *want), factor = (float)(oz_rng_uniform(&c->rng) * 60);
+        for (int64_t j = 0; j < n; j++) want[j] = ((const float *)x.p)[j] * factor;
+        c->dev.table.scale(x.p, n, factor);
+        ck_same(c, x.p, want, (size_t)n * sizeof *want, "products");
+        ck_buf_check(c, &x, "products");
+        oz_free(want);
+        ck_buf_free(&x);
+    }
+}
+
+/* From far inside the cap, where it is nearly the identity, to far outside. */
+void ck_softcap(ck *c) {
+    for (int i = 0; i < 400 && !ck_enough(c); i++, c->n_cases++) {
+        int64_t n = draw_n(c);
+        ck_buf x = draw_floats(c, n, (ck_pattern)(i % CK_PATTERNS));
+        float *v = x.p, *old = oz_alloc_array((size_t)n, sizeof *old), cap = (float)(oz_rng_uniform(&c->rng) * 60 + 0.5);
+        for (int64_t j = 0; j < n && i % 2; j++) v[j] = (float)((oz_rng_uniform(&c->rng) - 0.5) * cap * (i % 4 == 1 ? 3 : 30));
+        memcpy(old, v, (size_t)n * sizeof *old);
+        c->dev.table.softcap(v, n, cap);
+        for (int64_t j = 0; j < n; j++) {
+            double want = cap * tanh((double)old[j] / cap);
+            ck_bound(c, fabs(v[j] - want), 4 * 0x1p-23 * fabs(want) + 1e-37, "cap %.9g of %.9g: expected %.9g, found %.9g", cap, old[j], want, v[j]);
+        }
+        ck_buf_check(c, &x, "values");
+        oz_free(old);
+        ck_buf_free(&x);
+    }
+}
+
 void ck_add(ck *c) {
     for (int i = 0; i < 300 && !ck_enough(c); i++, c->n_cases++) {
         int64_t n = draw_n(c);

@@ -11,8 +11,8 @@
 #include "base/mem.h"
 #include "model/model.h"
 
-static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral"};
-enum { N_MODELS = 4 };
+static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral", "mistral", "qwen2", "qwen2-window", "qwen3-yarn", "rope-linear", "rope-yarn"};
+enum { N_MODELS = sizeof names / sizeof *names };
 
 typedef struct fixture {
     oz_ckpt *ckpt, *golden;
@@ -312,6 +312,7 @@ static void test_bad_calls(void **s) {
     close_fixture(&f);
 }
 
+#define TINY "{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":4"
 static void test_configs(void **s) {
     (void)s;
     static const struct { const char *json, *words; } bad[] = {
@@ -323,11 +324,23 @@ static void test_configs(void **s) {
         {"{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":3}", "num_key_value_heads"},
         {"{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"hidden_act\":\"relu\"}", "relu"},
         {"{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"rope_scaling\":{\"type\":\"yarn\"}}", "yarn"},
-        {"{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"rope_scaling\":{\"type\":\"linear\"}}", "factor"}};
+        {"{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"rope_scaling\":{\"type\":\"linear\"}}", "factor"},
+        {TINY ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "config.json.rope_scaling.rope_type: \"dynamic\""},
+        {TINY ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2,\"warp\":3}}", "config.json.rope_parameters.warp"},
+        {TINY ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":3}}}", "config.json.rope_parameters: differs by kind of layer"},
+        {TINY ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":[1]}}", "config.json.rope_scaling.long_factor: must be a list of 2 numbers, found one of 1"},
+        {TINY ",\"partial_rotary_factor\":0.5}", "config.json.partial_rotary_factor"},
+        {TINY ",\"attn_logit_softcapping\":50}", "config.json.attn_logit_softcapping"},
+        {TINY ",\"residual_multiplier\":0.2}", "config.json.residual_multiplier"},
+        {TINY ",\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":4}", "config.json.layer_types[1]: sliding_attention is not run here"},
+        {TINY ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "config.json.layer_types[1]: sliding_attention, but there is no sliding_window"},
+        {TINY ",\"layer_types\":[\"full_attention\",\"linear_attention\"]}", "config.json.layer_types[1]: must be"},
+        {TINY ",\"layer_types\":[\"full_attention\"]}", "config.json.layer_types: must be a list of 2"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         oz_err e = {0};
         oz_arch_list l;
         json_t *c = json_loads(bad[i].json, 0, NULL);
+        assert_non_null(c);
         assert_true(oz_arch_list_new(&l, c, &e) != OZ_OK);
         if (!strstr(e.msg, bad[i].words)) fail_msg("expected \"%s\", found \"%s\"", bad[i].words, e.msg);
         json_decref(c);

@@ -16,7 +16,7 @@ typedef struct attn {
     oz_kv kv;
     oz_cuda_batch b;
     int64_t n_heads, group, window, n_chunks; /* n_chunks 0: one block takes all chunks */
-    float scale;
+    float scale, softcap;
     float *part;                              /* [n_tok, n_heads, n_chunks, 2 + hd] */
     unsigned *tickets;                        /* [n_tok, grid.y] */
 } attn;
@@ -96,7 +96,8 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
                 }
             }
             const int64_t at = at0 + lane / HEADS;
-            score[lane % HEADS][at - j0] = at <= pos && at >= first ? dot[0] * a.scale : -INFINITY;
+            const float s = a.softcap > 0 ? softcap(dot[0] * a.scale, a.softcap) : dot[0] * a.scale;
+            score[lane % HEADS][at - j0] = at <= pos && at >= first ? s : -INFINITY;
         }
         __syncthreads();
         float m[HEADS], l[HEADS], o[HEADS][COLS];
@@ -208,7 +209,7 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
 void oz_cuda_attention_run(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, int64_t n_tok, int64_t max_len) {
     const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->n_heads_kv, sets = (group + HEADS - 1) / HEADS, n_chunks = (max_len + CHUNK - 1) / CHUNK;
     const int64_t n_y = a->kv->n_heads_kv * sets;
-    attn k = {a->q, a->ld_q, out, *a->kv, d->batch, a->n_heads, group, a->window, n_chunks, a->scale, (float *)d->work, d->tickets};
+    attn k = {a->q, a->ld_q, out, *a->kv, d->batch, a->n_heads, group, a->window, n_chunks, a->scale, a->softcap, (float *)d->work, d->tickets};
     const bool fits = (double)n_tok * (double)(a->n_heads * n_chunks * (2 + hd)) * sizeof(float) <= (double)(64 << 20) && n_tok * n_y <= OZ_TICKETS && n_chunks <= 65535;
     if (!fits) k.n_chunks = 0;
     oz_launch(d, hd <= THREADS ? attention<1> : attention<MAX_COLS>, dim3((unsigned)n_tok, (unsigned)n_y, (unsigned)(fits ? n_chunks : 1)), dim3(THREADS), (size_t)(HEADS * hd) * sizeof(float), k);

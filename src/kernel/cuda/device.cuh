@@ -72,6 +72,8 @@ static __device__ __forceinline__ float load_form(oz_form form, const void *row,
 /* silu(g) * u, as the CPU's: g / (1 + exp(-g)) * u */
 static __device__ __forceinline__ float silu_mul(float g, float u) { return __fdiv_rn(g, 1.0f + expf(-g)) * u; }
 
+static __device__ __forceinline__ float softcap(float x, float cap) { return cap * tanhf(__fdiv_rn(x, cap)); }
+
 /* number.h's dynamic quantization: the scale of a row whose largest magnitude is amax, and a code under it. */
 static __device__ __forceinline__ float oz_cuda_scale(oz_form form, float amax, bool not_finite) {
     if (not_finite) return __int_as_float(0x7fc00000);

@@ -110,6 +110,9 @@ void oz_cuda_rope_table(oz_dev *d, float *cos, float *sin, const float *inv_freq
 void oz_cuda_rope(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok);
 void oz_cuda_kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld);
 void oz_cuda_silu_mul(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n);
+void oz_cuda_gelu_mul(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n);
+void oz_cuda_scale(oz_dev *d, float *x, int64_t ld, int64_t n_tok, int64_t n, float factor);
+void oz_cuda_softcap(oz_dev *d, float *x, int64_t ld, int64_t n_tok, int64_t n, float cap);
 void oz_cuda_add(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
 void oz_cuda_gather(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t row0, int64_t n_rows, int64_t n);
 

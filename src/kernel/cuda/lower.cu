@@ -81,7 +81,7 @@ static int match_heads(const oz_program *p, int i, int end) {
     if (at - i > 2 || !is(p, at, end, OZ_OP_ROPE) || !is(p, at + 1, end, OZ_OP_KV_WRITE)) return 0;
     const oz_step *r = &p->steps[at], *w = r + 1;
     const int64_t hd = r->n, n_kv = w->n / hd, n_q = r->n_heads - n_kv;
-    if (hd % 2 || hd > OZ_FUSED_MAX_HEAD || r->src_col || w->src != r->src || w->src_col != n_q * hd || w->n % hd) return 0;
+    if (2 * p->ropes[r->rope].n_pairs != hd || hd > OZ_FUSED_MAX_HEAD || r->src_col || w->src != r->src || w->src_col != n_q * hd || w->n % hd) return 0;
     for (int k = i; k < at; k++) {
         const oz_step *n = &p->steps[k];
         const bool q = n->src_col == 0 && n->n_heads == n_q, kk = n->src_col == n_q * hd && n->n_heads == n_kv;
@@ -93,7 +93,7 @@ static int match_heads(const oz_program *p, int i, int end) {
 static void run_heads(oz_cuda_dev *d, const run_args *a, const oz_step *s, int n) {
     const oz_step *rope = s + n - 2, *write = s + n - 1;
     const oz_program *p = a->call.p;
-    oz_heads h = {col(a, rope->src, 0), buf(a, rope->src)->width, NULL, NULL, p->norm_eps, p->rope_cos, p->rope_sin, &a->call.kv[write->layer], rope->n_heads - write->n / rope->n, a->call.n_tok};
+    oz_heads h = {col(a, rope->src, 0), buf(a, rope->src)->width, NULL, NULL, p->norm_eps, p->ropes[rope->rope].cos, p->ropes[rope->rope].sin, &a->call.kv[write->layer], rope->n_heads - write->n / rope->n, a->call.n_tok};
     for (int i = 0; i < n - 2; i++) *(s[i].src_col == 0 ? &h.q_norm : &h.k_norm) = s[i].vec;
     oz_cuda_heads(d, &h);
 }
@@ -106,7 +106,7 @@ static int match_attention(const oz_program *p, int i, int end) {
 }
 
 static void run_attention(oz_cuda_dev *d, const run_args *a, const oz_step *s, int n) {
-    const oz_attn_args args = {col(a, s->src, s->src_col), buf(a, s->src)->width, NULL, 0, &a->call.kv[s->layer], s->n_heads, a->call.p->attn_scale, s->window};
+    const oz_attn_args args = {col(a, s->src, s->src_col), buf(a, s->src)->width, NULL, 0, &a->call.kv[s->layer], s->n_heads, a->call.p->attn_scale, s->window, a->call.p->attn_softcap};
     oz_cuda_attention_run(d, &args, rows_of(buf(a, n == 2 ? s[1].dst : s->dst)), a->call.n_tok, a->max_len);
 }
 

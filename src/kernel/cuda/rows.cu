@@ -1,4 +1,4 @@
-/* Operations on rows: embed, norm, quantize, rope, KV write, silu_mul, add, gather. The plain kernels: a block a row or a head, written for
+/* Operations on rows: embed, norm, quantize, rope, KV write, silu_mul, gelu_mul, scale, softcap, add, gather. The plain kernels: a block a row or a head, written for
  * exactness (no contraction, true division), bound by launches in decode and by memory in prefill. The lowering runs fused.cu instead.
  *
  * norm: y = x / sqrt(mean(x^2) + eps) * w. quantize: number.h's oz_act_i8 and oz_act_e4m3. rope: (a, b) -> (a c - b s, b c + a s). */
@@ -120,6 +120,38 @@ static __global__ void silu_mul_rows(float *y, int64_t ld_y, const float *gate, 
 
 void oz_cuda_silu_mul(oz_dev *dev, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n) {
     oz_launch(oz_cuda(dev), silu_mul_rows, dim3(blocks_for(n), (unsigned)n_tok), dim3(THREADS), 0, y, ld_y, gate, up, ld_x, n);
+}
+
+static __global__ void gelu_mul_rows(float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n) {
+    pdl_wait();
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const float x = gate[blockIdx.y * ld_x + i], u = 0.7978845608f * (x + 0.044715f * x * x * x);
+    y[blockIdx.y * ld_y + i] = __fdiv_rn(x, 1.0f + expf(-2.0f * u)) * up[blockIdx.y * ld_x + i]; /* 0.5 (1 + tanh(u)) without its cancellation */
+}
+
+void oz_cuda_gelu_mul(oz_dev *dev, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n) {
+    oz_launch(oz_cuda(dev), gelu_mul_rows, dim3(blocks_for(n), (unsigned)n_tok), dim3(THREADS), 0, y, ld_y, gate, up, ld_x, n);
+}
+
+static __global__ void scale_rows(float *x, int64_t ld, int64_t n, float factor) {
+    pdl_wait();
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[blockIdx.y * ld + i] *= factor;
+}
+
+void oz_cuda_scale(oz_dev *dev, float *x, int64_t ld, int64_t n_tok, int64_t n, float factor) {
+    oz_launch(oz_cuda(dev), scale_rows, dim3(blocks_for(n), (unsigned)n_tok), dim3(THREADS), 0, x, ld, n, factor);
+}
+
+static __global__ void softcap_rows(float *x, int64_t ld, int64_t n, float cap) {
+    pdl_wait();
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[blockIdx.y * ld + i] = softcap(x[blockIdx.y * ld + i], cap);
+}
+
+void oz_cuda_softcap(oz_dev *dev, float *x, int64_t ld, int64_t n_tok, int64_t n, float cap) {
+    oz_launch(oz_cuda(dev), softcap_rows, dim3(blocks_for(n), (unsigned)n_tok), dim3(THREADS), 0, x, ld, n, cap);
 }
 
 static __global__ void add_rows(float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n) {

@@ -32,6 +32,21 @@ static void silu_mul(float *y, const float *gate, const float *up, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = (float)(gate[i] / (1.0 + exp(-(double)gate[i]))) * up[i];
 }
 
+static void gelu_mul(float *y, const float *gate, const float *up, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const double x = gate[i], u = sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x);
+        y[i] = (float)(x / (1.0 + exp(-2.0 * u))) * up[i]; /* 0.5 (1 + tanh(u)) without its cancellation */
+    }
+}
+
+static void scale(float *x, int64_t n, float factor) {
+    for (int64_t i = 0; i < n; i++) x[i] *= factor;
+}
+
+static void softcap(float *x, int64_t n, float cap) {
+    for (int64_t i = 0; i < n; i++) x[i] = (float)(cap * tanh((double)x[i] / cap));
+}
+
 static void add(float *y, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] += x[i];
 }
@@ -47,18 +62,23 @@ static double dot(const float *a, const float *b, int64_t n) {
     return sum;
 }
 
+static double score(const float *q, const float *k, const oz_attn_args *a) {
+    const double s = dot(q, k, a->kv->head_dim) * a->scale;
+    return a->softcap > 0 ? a->softcap * tanh(s / a->softcap) : s;
+}
+
 /* One query: the largest score first, then exponentials and the weighted sum of the values, in order of position. */
 static void attend(float *out, const float *q, const oz_attn_args *a, const oz_seg *seg, int64_t kvh, int64_t pos) {
     const oz_kv *kv = a->kv;
     int64_t first = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
     double max = -INFINITY, sum = 0;
     for (int64_t j = first; j <= pos; j++) {
-        double s = dot(q, kv_row(kv->k, kv, seg, kvh, j), kv->head_dim) * a->scale;
+        double s = score(q, kv_row(kv->k, kv, seg, kvh, j), a);
         if (s > max) max = s;
     }
     memset(out, 0, (size_t)kv->head_dim * sizeof *out);
     for (int64_t j = first; j <= pos; j++) {
-        double p = exp(dot(q, kv_row(kv->k, kv, seg, kvh, j), kv->head_dim) * a->scale - max);
+        double p = exp(score(q, kv_row(kv->k, kv, seg, kvh, j), a) - max);
         const float *v = kv_row(kv->v, kv, seg, kvh, j);
         sum += p;
         for (int64_t i = 0; i < kv->head_dim; i++) out[i] += (float)p * v[i];
@@ -113,6 +133,9 @@ void oz_cpu_init_ref(oz_cpu_table *t) {
     t->quantize_f8 = quantize_f8;
     t->rope = rope;
     t->silu_mul = silu_mul;
+    t->gelu_mul = gelu_mul;
+    t->scale = scale;
+    t->softcap = softcap;
     t->add = add;
     t->attention = oz_attention__ref;
     t->route = route;

@@ -1,4 +1,4 @@
-/* Attention over paged keys and values: softmax(scale q K^T) V, causal, grouped queries, optionally a sliding window.
+/* Attention over paged keys and values: softmax(scale q K^T) V, causal, grouped queries, optionally a sliding window and a soft cap on scores.
  *
  * A tile is up to 48 query rows: the heads that share a KV head, times as many consecutive tokens as fit, so keys and values are read
  * once for all of them. Keys come in runs of 64 positions (four blocks of the cache), cut at multiples of 64 of the absolute position:
@@ -140,6 +140,10 @@ static void scale_row(float *acc, int64_t width, float by) {
 
 static void softmax_row(tile *t, int row) {
     float *score = t->score + row * RUN;
+    if (t->a->softcap > 0) { /* of the keys that score_step has seen */
+        const int from = t->first & ~15;
+        oz_softcap__avx2(score + from, ((t->n_keys + 15) & ~15) - from, t->a->softcap);
+    }
     int64_t hi = t->pos[row] - t->run0, lo = t->a->window > 0 ? hi - t->a->window + 1 : 0;
     if (lo > 0 || hi < RUN - 1) mask_row(score, lo, hi);
     __m256 most = _mm256_load_ps(score);

@@ -67,6 +67,34 @@ void oz_silu_mul__avx2(float *y, const float *gate, const float *up, int64_t n) 
     }
 }
 
+static inline __m256 gelu_mul(__m256 gate, __m256 up) {
+    __m256 c = _mm256_fmadd_ps(_mm256_set1_ps(0.044715f), _mm256_mul_ps(gate, gate), _mm256_set1_ps(1.0f));
+    __m256 e = oz_exp_ps(_mm256_mul_ps(_mm256_mul_ps(_mm256_set1_ps(-0x1.988454p0f), gate), c)); /* -2 sqrt(2 / pi) */
+    return _mm256_mul_ps(_mm256_div_ps(gate, _mm256_add_ps(_mm256_set1_ps(1.0f), e)), up);
+}
+
+void oz_gelu_mul__avx2(float *y, const float *gate, const float *up, int64_t n) {
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256i m = oz_lanes_avx2(n - i < 8 ? n - i : 8);
+        _mm256_maskstore_ps(y + i, m, gelu_mul(_mm256_maskload_ps(gate + i, m), _mm256_maskload_ps(up + i, m)));
+    }
+}
+
+void oz_scale__avx2(float *x, int64_t n, float factor) {
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256i m = oz_lanes_avx2(n - i < 8 ? n - i : 8);
+        _mm256_maskstore_ps(x + i, m, _mm256_mul_ps(_mm256_maskload_ps(x + i, m), _mm256_set1_ps(factor)));
+    }
+}
+
+void oz_softcap__avx2(float *x, int64_t n, float cap) {
+    const __m256 c = _mm256_set1_ps(cap);
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256i m = oz_lanes_avx2(n - i < 8 ? n - i : 8);
+        _mm256_maskstore_ps(x + i, m, _mm256_mul_ps(c, oz_tanh_ps(_mm256_div_ps(_mm256_maskload_ps(x + i, m), c))));
+    }
+}
+
 void oz_add__avx2(float *y, const float *x, int64_t n) {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(y + i), _mm256_loadu_ps(x + i)));

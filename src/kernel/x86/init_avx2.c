@@ -10,6 +10,9 @@ void oz_cpu_init_avx2(oz_cpu_table *t) {
     t->quantize_f8 = oz_quantize_f8__avx2;
     t->rope = oz_rope__avx2;
     t->silu_mul = oz_silu_mul__avx2;
+    t->gelu_mul = oz_gelu_mul__avx2;
+    t->scale = oz_scale__avx2;
+    t->softcap = oz_softcap__avx2;
     t->add = oz_add__avx2;
     t->combine = oz_combine__avx2;
     t->attention = oz_attention__avx2;

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/models/NAME: tiny models of random weights, and what transformers computes with them in f32.
+
+    pip install torch transformers==5.23.0 safetensors && python3 tests/gen/gen_models.py [NAME ...]
+
+A folder holds config.json with the hub's classic keys, weights in bf16, and golden/ with input_ids, logits and the residual after each layer
+at every position, and greedy_ids, recomputed in full at each step. Weights are large enough that a rule that is broken shows.
+"""
+import copy, json, os, sys
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../golden/models')
+N_GREEDY = 16
+BASE = {'vocab_size': 96, 'hidden_size': 32, 'intermediate_size': 48, 'num_hidden_layers': 2, 'num_attention_heads': 4, 'num_key_value_heads': 2,
+        'max_position_embeddings': 512, 'rms_norm_eps': 1e-6, 'rope_theta': 10000.0, 'torch_dtype': 'bfloat16', 'bos_token_id': 1, 'eos_token_id': 2, 'pad_token_id': 0}
+GEMMA = {'head_dim': 12, 'hidden_activation': 'gelu_pytorch_tanh', 'query_pre_attn_scalar': 20, 'eos_token_id': [1, 2], 'bos_token_id': 2}
+LONG = {'short_factor': [1.0, 1.1, 1.3, 1.6], 'long_factor': [1.0, 2.0, 3.5, 6.0]}
+YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16}
+# name: (model_type, what its config says besides, number of prompt ids)
+MODELS = {
+    'mistral': ('mistral', {'sliding_window': 10, 'head_dim': 6}, 28),
+    'qwen2': ('qwen2', {'use_sliding_window': False, 'sliding_window': 8, 'max_window_layers': 1, 'tie_word_embeddings': True}, 24),
+    'qwen2-window': ('qwen2', {'use_sliding_window': True, 'sliding_window': 9, 'max_window_layers': 1, 'num_key_value_heads': 1}, 28),
+    'qwen3-yarn': ('qwen3', {'rope_scaling': YARN, 'head_dim': 12, 'tie_word_embeddings': True}, 40),
+    'rope-yarn': ('llama', {'rope_scaling': {**YARN, 'mscale': 1.0, 'mscale_all_dim': 0.5, 'beta_fast': 8, 'beta_slow': 2, 'truncate': False}}, 24),
+    'rope-linear': ('llama', {'rope_scaling': {'type': 'linear', 'factor': 2.5}}, 24),
+    'phi3': ('phi3', {'sliding_window': 12, 'partial_rotary_factor': 0.5}, 28),
+    'phi3-short': ('phi3', {'rope_scaling': {'type': 'longrope', **LONG}, 'original_max_position_embeddings': 64}, 28),
+    'phi3-long': ('phi3', {'rope_scaling': {'type': 'longrope', **LONG}, 'original_max_position_embeddings': 16}, 28),
+    'gemma2': ('gemma2', {**GEMMA, 'sliding_window': 9, 'attn_logit_softcapping': 4.0, 'final_logit_softcapping': 6.0}, 28),
+    'gemma3': ('gemma3_text', {**GEMMA, 'num_hidden_layers': 3, 'sliding_window': 9, 'sliding_window_pattern': 3, 'rope_theta': 100000.0, 'rope_local_base_freq': 500.0,
+                               'rope_scaling': {'rope_type': 'linear', 'factor': 4.0}}, 28),
+}
+ARCH = {'mistral': 'MistralForCausalLM', 'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM', 'llama': 'LlamaForCausalLM', 'phi3': 'Phi3ForCausalLM',
+        'gemma2': 'Gemma2ForCausalLM', 'gemma3_text': 'Gemma3ForCausalLM'}
+
+
+def randomize(model, gen, zero_norms):
+    for name, p in model.named_parameters():
+        x = torch.randn(p.shape, generator=gen)
+        if 'norm' in name: x = (0.0 if zero_norms else 1.0) + 0.3 * x
+        elif name.endswith('bias'): x = 0.5 * x
+        elif 'embed' in name or 'lm_head' in name: x = x * (1.5 if 'lm_head' in name else 1.0) / (1.0 if 'embed' in name else p.shape[-1] ** 0.5)
+        else: x = 1.8 * x / p.shape[-1] ** 0.5
+        p.data.copy_(x.to(torch.bfloat16))
+
+
+@torch.no_grad()
+def make(name):
+    kind, extra, n = MODELS[name]
+    config = {'architectures': [ARCH[kind]], 'model_type': kind, **BASE, **extra}
+    if not kind.startswith('gemma'): config['hidden_act'] = 'silu'
+    given = copy.deepcopy(config)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(given.pop('model_type'), **given), attn_implementation='eager', dtype=torch.float32).eval()
+    gen = torch.Generator().manual_seed(sum(name.encode()))
+    randomize(model, gen, kind.startswith('gemma'))
+    model.tie_weights()
+    ids = torch.randint(3, config['vocab_size'], (1, n), generator=gen)
+    hidden = {}
+    for i, layer in enumerate(model.model.layers):
+        layer.register_forward_hook(lambda m, a, out, i=i: hidden.__setitem__(f'hidden_after_layer_{i}', (out[0] if isinstance(out, tuple) else out).reshape(n, -1).clone()))
+    logits = model(ids, use_cache=False).logits[0]
+    golden = {'input_ids': ids[0].to(torch.int32), 'logits': logits.float().contiguous(), **dict(hidden)}
+    for layer in model.model.layers: layer._forward_hooks.clear()
+    greedy, gap = ids, 1e9
+    for _ in range(N_GREEDY):
+        top = model(greedy, use_cache=False).logits[0, -1].topk(2)
+        gap = min(gap, float(top.values[0] - top.values[1]))
+        greedy = torch.cat([greedy, top.indices[:1].reshape(1, 1)], 1)
+    golden['greedy_ids'] = greedy[0, n:].to(torch.int32)
+    folder = os.path.join(OUT, name)
+    os.makedirs(os.path.join(folder, 'golden'), exist_ok=True)
+    tied = config.get('tie_word_embeddings', kind.startswith('gemma'))
+    weights = {k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items() if not (tied and k == 'lm_head.weight')}
+    save_file(weights, os.path.join(folder, 'model.safetensors'), metadata={'format': 'pt'})
+    save_file(golden, os.path.join(folder, 'golden', 'model.safetensors'))
+    with open(os.path.join(folder, 'golden', 'config.json'), 'w') as f: f.write('{}\n')
+    with open(os.path.join(folder, 'config.json'), 'w') as f: f.write(json.dumps(config, indent=1) + '\n')
+    print(f'{name}: logits up to {float(logits.abs().max()):.1f}, std {float(logits.std()):.2f}, smallest greedy gap {gap:.4f}')
+
+
+for one in sys.argv[1:] or MODELS: make(one)
