@@ -49,10 +49,10 @@ static json_t *deltas(const oz_tok *t, const oz_ids *ids) {
     return json_pack("{s:o}", "deltas", list);
 }
 
-static json_t *text_of(const oz_tok *t, const oz_ids *ids) {
+static json_t *text_of(const oz_tok *t, const oz_ids *ids, oz_err *err) {
     oz_buf text = {0};
-    oz_tok_decode(&text, t, ids->data, ids->len, !keep_special);
-    json_t *out = json_pack("{s:o}", "text", string_of(&text));
+    json_t *out = NULL;
+    if (oz_tok_decode(&text, t, ids->data, ids->len, !keep_special, err) == OZ_OK) out = json_pack("{s:o}", "text", string_of(&text));
     oz_buf_deinit(&text);
     return out;
 }
@@ -78,7 +78,7 @@ static json_t *answer(void *self, const json_t *in, oz_slice line, oz_err *err) 
     if (!json_is_array(list))
         oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "ids: must be an array, found %s", oz_json_show(list));
     else if (ids.len == json_array_size(list))
-        out = stream ? deltas(self, &ids) : text_of(self, &ids);
+        out = stream ? deltas(self, &ids) : text_of(self, &ids, err);
     oz_free(ids.data);
     return out;
 }
@@ -100,18 +100,20 @@ static oz_status ids_read(oz_ids *ids, const oz_buf *in, oz_err *err) {
     return OZ_OK;
 }
 
-static void print(const oz_tok *t, const oz_ids *ids) {
+static oz_status print(const oz_tok *t, const oz_ids *ids, oz_err *err) {
     if (stream || oz_cli_common.json) {
-        json_t *doc = stream ? deltas(t, ids) : text_of(t, ids);
+        json_t *doc = stream ? deltas(t, ids) : text_of(t, ids, err);
+        if (!doc) return err->code;
         json_dumpf(doc, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
         putchar('\n');
         json_decref(doc);
-        return;
+        return OZ_OK;
     }
     oz_buf text = {0};
-    oz_tok_decode(&text, t, ids->data, ids->len, !keep_special);
-    if (text.len) fwrite(text.data, 1, text.len, stdout);
+    oz_status st = oz_tok_decode(&text, t, ids->data, ids->len, !keep_special, err);
+    if (st == OZ_OK && text.len) fwrite(text.data, 1, text.len, stdout);
     oz_buf_deinit(&text);
+    return st;
 }
 
 static oz_status whole(const oz_tok *t, oz_err *err) {
@@ -119,7 +121,7 @@ static oz_status whole(const oz_tok *t, oz_err *err) {
     oz_ids ids = {0};
     oz_status st = oz_file_read(&in, "-", OZ_CLI_MAX_TEXT, err);
     if (st == OZ_OK && in.len) st = ids_read(&ids, &in, err);
-    if (st == OZ_OK) print(t, &ids);
+    if (st == OZ_OK) st = print(t, &ids, err);
     oz_buf_deinit(&in);
     oz_free(ids.data);
     return st;

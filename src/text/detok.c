@@ -1,4 +1,4 @@
-/* From ids back to text, one at a time or all at once: the same steps, so that a stream's deltas always add up to the whole. */
+/* From ids to text one at a time: the pieces of the tokens, cut at whole characters. */
 #include "text/tok_internal.h"
 #include <string.h>
 
@@ -16,7 +16,7 @@ void oz_utf8_replace(oz_buf *out, const char *p, size_t n) {
     }
 }
 
-void oz_detok_init(oz_detok *d, const oz_tok *t, bool skip_special) { *d = (oz_detok){.tok = t, .skip_special = skip_special}; }
+void oz_detok_init(oz_detok *d, const oz_tok *t, bool skip_special) { *d = (oz_detok){.tok = t, .skip_special = skip_special, .last = -1}; }
 
 /* How many bytes at the end to hold. The first two of an encoded surrogate are ill-formed already, and yet held until the third has
  * come, as the reference's incremental decoder does. */
@@ -34,15 +34,8 @@ static void feed(oz_buf *out, oz_detok *d, const char *p, size_t n) {
     d->n_held = tail;
 }
 
-void oz_detok_push(oz_buf *out, oz_detok *d, int32_t id) {
-    const oz_vocab *v = &d->tok->vocab;
-    if (!oz_vocab_has(v, id) || (d->skip_special && v->item[id].flags & OZ_TOK_SPECIAL)) return;
-    oz_slice s = oz_vocab_piece(v, id);
+static void feed_all(oz_buf *out, oz_detok *d, oz_slice s) {
     char held[sizeof d->held + 1];
-    if (d->tok->spaced && d->n_seen++ > 0) {
-        oz_detok_flush(out, d);
-        oz_buf_putc(out, ' ');
-    }
     for (; d->n_held && s.n; s.p++, s.n--) { /* byte by byte, until a character ends or turns out to be none */
         size_t n = d->n_held;
         memcpy(held, d->held, n);
@@ -52,14 +45,21 @@ void oz_detok_push(oz_buf *out, oz_detok *d, int32_t id) {
     if (s.n) feed(out, d, s.p, s.n);
 }
 
+void oz_detok_push(oz_buf *out, oz_detok *d, int32_t id) {
+    const oz_vocab *v = &d->tok->vocab;
+    const oz_decoders *z = &d->tok->decoders;
+    if (!oz_vocab_has(v, id) || (d->skip_special && v->item[id].flags & OZ_TOK_SKIPPED)) return;
+    bool again = z->dedups && id == d->last, first = d->n_seen++ == 0;
+    d->last = id;
+    if (again) return;
+    oz_slice s = oz_vocab_piece(v, id, first), space = {" ", 1};
+    if (d->space || (z->none && !first)) feed_all(out, d, space);
+    d->space = z->holds_space && s.n && s.p[s.n - 1] == ' '; /* not written behind the last token */
+    s.n -= d->space;
+    feed_all(out, d, s);
+}
+
 void oz_detok_flush(oz_buf *out, oz_detok *d) {
     oz_utf8_replace(out, d->held, d->n_held);
     d->n_held = 0;
-}
-
-void oz_tok_decode(oz_buf *out, const oz_tok *t, const int32_t *ids, size_t n, bool skip_special) {
-    oz_detok d;
-    oz_detok_init(&d, t, skip_special);
-    for (size_t i = 0; i < n; i++) oz_detok_push(out, &d, ids[i]);
-    oz_detok_flush(out, &d);
 }

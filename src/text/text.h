@@ -20,7 +20,7 @@ int32_t oz_tok_vocab_size(const oz_tok *t); /* highest id + 1 */
 /* Appends to out. add_special: what the post-processor adds. Ill-formed UTF-8 is read as U+FFFD, one for each maximal ill-formed part. */
 oz_status oz_tok_encode(oz_ids *out, const oz_tok *t, const char *text, size_t n, bool add_special, oz_err *err);
 /* Appends to out. skip_special drops tokens with special: true; ids outside the vocabulary are passed over. */
-void oz_tok_decode(oz_buf *out, const oz_tok *t, const int32_t *ids, size_t n, bool skip_special);
+oz_status oz_tok_decode(oz_buf *out, const oz_tok *t, const int32_t *ids, size_t n, bool skip_special, oz_err *err);
 /* id of a token's exact content, -1 if none. Special ids of tokenizer_config; -1 if none. */
 int32_t oz_tok_id(const oz_tok *t, const char *content);
 int32_t oz_tok_bos(const oz_tok *t);
@@ -29,8 +29,9 @@ bool oz_tok_adds_bos(const oz_tok *t); /* encode with add_special begins with bo
 bool oz_tok_is_special(const oz_tok *t, int32_t id);
 
 /* Incremental decoding: appends to out the text that `id` completes; never half a character (at most 3 bytes are held back);
- * a byte that can never become valid comes out as one U+FFFD. */
-typedef struct oz_detok { const oz_tok *tok; bool skip_special; size_t n_seen; size_t n_held; char held[4]; } oz_detok;
+ * a byte that can never become valid comes out as one U+FFFD. The deltas add up to what oz_tok_decode gives but for rules over a whole
+ * text: a space stripped from its beginning stays, and of a run of byte tokens only the ill-formed part is replaced. */
+typedef struct oz_detok { const oz_tok *tok; bool skip_special, space; int32_t last; size_t n_seen; size_t n_held; char held[4]; } oz_detok;
 void oz_detok_init(oz_detok *d, const oz_tok *t, bool skip_special);
 void oz_detok_push(oz_buf *out, oz_detok *d, int32_t id);
 void oz_detok_flush(oz_buf *out, oz_detok *d);

@@ -86,29 +86,6 @@ static bool is_next_to_word(oz_slice s, size_t begin, size_t end) {
     return false;
 }
 
-static size_t spaces_before(oz_slice s, size_t at, size_t limit) {
-    const oz_uc_class *space = oz_uc_class_find("s", 1);
-    while (at > limit) {
-        size_t i = at - 1;
-        uint32_t c;
-        while (i > 0 && ((unsigned char)s.p[i] & 0xC0) == 0x80) i--;
-        oz_uc_next(s.p + i, &c);
-        if (!oz_uc_in(space, c)) break;
-        at = i;
-    }
-    return at;
-}
-
-static size_t spaces_behind(oz_slice s, size_t at) {
-    const oz_uc_class *space = oz_uc_class_find("s", 1);
-    for (uint32_t c; at < s.n;) {
-        size_t n = oz_uc_next(s.p + at, &c);
-        if (!oz_uc_in(space, c)) break;
-        at += n;
-    }
-    return at;
-}
-
 /* White space that rstrip takes is searched again for tokens: a hit inside it is handed over too unless it strips on its left, and
  * what follows is cut from that hit's own end. That is how the reference does it. */
 oz_status oz_added_cut(const oz_added *a, oz_slice s, oz_added_fn *fn, void *self, oz_err *err) {
@@ -122,8 +99,8 @@ oz_status oz_added_cut(const oz_added *a, oz_slice s, oz_added_fn *fn, void *sel
         size_t begin = i, end = i + t->n;
         i = end;
         if (t->single_word && is_next_to_word(s, begin, end)) continue;
-        if (t->rstrip) end = spaces_behind(s, end);
-        if (t->lstrip) begin = done < begin ? spaces_before(s, begin, done) : done;
+        if (t->rstrip) end = oz_uc_spaces_behind(s, end);
+        if (t->lstrip) begin = done < begin ? oz_uc_spaces_before(s, begin, done) : done;
         if (begin >= end) continue; /* the white space that it is made of was taken already */
         if (done < begin) OZ_TRY(fn(self, (oz_slice){s.p + done, begin - done}, -1, err));
         OZ_TRY(fn(self, (oz_slice){s.p + begin, end - begin}, t->id, err));

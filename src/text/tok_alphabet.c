@@ -154,3 +154,29 @@ oz_status oz_matching_find(oz_match *out, oz_matching *m, const void *code, cons
     *out = (oz_match){true, at[0], at[1]};
     return OZ_OK;
 }
+
+oz_matches oz_matches_of(const void *code, const uint8_t *kinds, size_t n) { return (oz_matches){code, kinds, n, 0, SIZE_MAX}; }
+
+oz_status oz_matches_next(oz_match *out, oz_matches *it, oz_matching *m, oz_err *err) {
+    for (*out = (oz_match){0}; it->from <= it->n; it->from++) {
+        OZ_TRY(oz_matching_find(out, m, it->code, it->kinds, it->n, it->from, err));
+        if (!out->found) break;
+        if (out->begin == out->end && out->end == it->last_end) continue;
+        it->from = it->last_end = out->end;
+        return OZ_OK;
+    }
+    *out = (oz_match){0};
+    return OZ_OK;
+}
+
+oz_status oz_match_work_room(oz_match_work *w, size_t n_bytes, oz_err *err) {
+    if (!w->matching) w->matching = oz_matching_new();
+    OZ_NEED(w->matching, err, OZ_E_NOMEM, "no memory to match patterns");
+    return oz_model_work_room((void **)&w->kinds, &w->cap, n_bytes, 1, "the kinds of characters of a text", err);
+}
+
+void oz_match_work_deinit(oz_match_work *w) {
+    oz_matching_free(&w->matching);
+    oz_big_free(w->kinds);
+    *w = (oz_match_work){0};
+}

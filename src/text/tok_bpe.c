@@ -2,15 +2,16 @@
  *
  * A word starts as its bytes (or characters); again and again the neighbouring pair of the lowest rank, the leftmost of equals, becomes
  * one token. A heap of (rank, place) over a linked list makes that n log n for a word of any length: an entry whose pair has changed
- * in the meantime is passed over. Pairs lie in one open-addressed table, built without an allocation an entry. */
-#include "base/clock.h"
+ * in the meantime is passed over. Pairs lie in one open-addressed table, built without an allocation an entry.
+ *
+ * A vocabulary without pre-tokeniser sees a whole text as one word. It falls apart all the same: between two characters that no merge
+ * has at its seam (the last of its left side, the first of its right) nothing is ever joined, so what lies before and behind are words
+ * of their own, which are short, and come again. The seams are a table of bits by hash: a collision only keeps two words together. */
 #include "base/json.h"
 #include "text/tok_internal.h"
-#include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
-enum { NONE = -1 };
+enum { NONE = -1, N_PAGES = 0x110000 >> 8, PAIR_BITS = 18, MAX_AFFIX = 64 };
 #define NO_RANK UINT32_MAX
 
 typedef struct pair {
@@ -23,9 +24,14 @@ typedef struct bpe {
     pair *pairs;
     size_t mask, n;
     uint64_t seed; /* odd, drawn anew each time: no file can make all its pairs collide */
-    int32_t byte_id[256];
+    int32_t byte_id[256];  /* byte-level: of each byte; else of <0x00> .. */
+    int32_t *page[N_PAGES]; /* of a character in a word's middle; NULL: of none of these 256 */
+    uint8_t seam[1 << (PAIR_BITS - 3)];
+    oz_slice prefix, suffix; /* of tokens within a word, and at its end; owned */
+    const char *missing;     /* an unk_token that the vocabulary lacks; owned */
     int32_t unk;
-    bool byte_level, fuse_unk, ignore_merges;
+    bool byte_level, byte_fallback, fuse_unk, ignore_merges;
+    bool parts, lone_unknowns; /* words fall apart at all; characters that are no token never take part in a merge */
 } bpe;
 
 static size_t slot_of(const bpe *m, int32_t a, int32_t b) {
@@ -67,17 +73,45 @@ static oz_status token(int32_t *id, const bpe *m, oz_slice s, size_t i, oz_err *
     return OZ_OK;
 }
 
+static uint32_t pair_bit(uint32_t a, uint32_t b) { return (a * 0x9e3779b1u ^ b * 0x85ebca6bu) >> (32 - PAIR_BITS); }
+
+static bool has_seam(const bpe *m, uint32_t a, uint32_t b) {
+    uint32_t bit = pair_bit(a, b);
+    return m->seam[bit >> 3] >> (bit & 7) & 1;
+}
+
+static void seam_put(bpe *m, oz_slice left, oz_slice right) {
+    if (!left.n || !right.n) return;
+    size_t i = left.n - 1;
+    uint32_t a, b, bit;
+    while (i > 0 && ((unsigned char)left.p[i] & 0xC0) == 0x80) i--;
+    oz_uc_next(left.p + i, &a);
+    oz_uc_next(right.p, &b);
+    bit = pair_bit(a, b);
+    m->seam[bit >> 3] |= (uint8_t)(1u << (bit & 7));
+}
+
+static bool is_unknown(const bpe *m, int32_t id) {
+    bool is = id == m->unk;
+    for (int i = 0; i < 256 && m->byte_fallback; i++) is |= id == m->byte_id[i];
+    return is;
+}
+
 static oz_status merge_read(bpe *m, const json_t *v, size_t i, oz_buf *joined, oz_err *err) {
     oz_slice s[2] = {{0}, {0}};
     int32_t a, b, to;
     OZ_TRY(sides(s, v, i, err));
     OZ_TRY(token(&a, m, s[0], i, err));
     OZ_TRY(token(&b, m, s[1], i, err));
+    OZ_NEED(s[1].n >= m->prefix.n, err, OZ_E_FORMAT, "model.merges[%zu]: its right side must be longer than \"%s\", found %s", i, m->prefix.p,
+            oz_json_show(v));
     oz_buf_clear(joined);
     oz_buf_append(joined, s[0].p, s[0].n);
-    oz_buf_append(joined, s[1].p, s[1].n);
+    oz_buf_append(joined, s[1].p + m->prefix.n, s[1].n - m->prefix.n);
     OZ_TRY(token(&to, m, (oz_slice){joined->data, joined->len}, i, err));
     *slot(m, a, b) = (pair){a, b, to, (uint32_t)i}; /* of two equal merges the later counts, as in the reference */
+    if (!m->byte_level) m->lone_unknowns = m->lone_unknowns && !is_unknown(m, a) && !is_unknown(m, b);
+    seam_put(m, s[0], s[1]);
     return OZ_OK;
 }
 
@@ -88,8 +122,7 @@ static oz_status merges_read(bpe *m, const json_t *merges, oz_err *err) {
     m->pairs = oz_alloc_array(size, sizeof *m->pairs);
     m->mask = size - 1;
     for (size_t i = 0; i < size; i++) m->pairs[i].a = NONE;
-    if (getrandom(&m->seed, sizeof m->seed, GRND_NONBLOCK) != sizeof m->seed) m->seed = (uint64_t)oz_clock_us() * 0x9e3779b97f4a7c15u;
-    m->seed |= 1;
+    m->seed = oz_seed();
     oz_buf joined = {0};
     oz_status st = OZ_OK;
     for (size_t i = 0; i < n && st == OZ_OK; i++) st = merge_read(m, json_array_get(merges, i), i, &joined, err);
@@ -97,64 +130,83 @@ static oz_status merges_read(bpe *m, const json_t *merges, oz_err *err) {
     return st;
 }
 
-static oz_status need_empty(const json_t *obj, const char *key, oz_err *err) {
+/* null and "" are one for what goes before and behind characters. */
+static oz_status affix_read(oz_slice *out, const json_t *obj, const char *key, oz_err *err) {
     const char *s = "";
     OZ_TRY(oz_json_str(&s, obj, "model", key, err));
-    OZ_NEED(!*s, err, OZ_E_UNSUPPORTED, "model.%s: \"%.60s\" is not supported, expected null or \"\"", key, s);
+    OZ_NEED(strlen(s) <= MAX_AFFIX, err, OZ_E_UNSUPPORTED, "model.%s: must be at most %d bytes, found %zu", key, MAX_AFFIX, strlen(s));
+    *out = (oz_slice){oz_strdup(s), strlen(s)};
     return OZ_OK;
 }
 
 static oz_status options_read(bpe *m, const json_t *obj, oz_err *err) {
     oz_jpath path = {"model"};
-    bool byte_fallback = false;
-    double dropout = 0;
+    double dropout = 0; /* makes training text vary; nothing to do with running a model, so that a file that has it is refused */
     const char *unk = NULL;
     OZ_TRY(oz_json_float(&dropout, obj, "model", "dropout", 0, 0, err));
-    OZ_TRY(need_empty(obj, "continuing_subword_prefix", err));
-    OZ_TRY(need_empty(obj, "end_of_word_suffix", err));
-    OZ_TRY(oz_json_flag(&byte_fallback, obj, path, "byte_fallback", err));
-    OZ_NEED(!byte_fallback, err, OZ_E_UNSUPPORTED, "model.byte_fallback: true is not supported");
+    OZ_TRY(affix_read(&m->prefix, obj, "continuing_subword_prefix", err));
+    OZ_TRY(affix_read(&m->suffix, obj, "end_of_word_suffix", err));
+    OZ_TRY(oz_json_flag(&m->byte_fallback, obj, path, "byte_fallback", err));
     OZ_TRY(oz_json_flag(&m->fuse_unk, obj, path, "fuse_unk", err));
     OZ_TRY(oz_json_flag(&m->ignore_merges, obj, path, "ignore_merges", err));
     OZ_TRY(oz_json_str(&unk, obj, "model", "unk_token", err));
     m->unk = unk ? oz_vocab_find(m->vocab, oz_slice_view(unk), OZ_TOK_MODEL) : NONE;
-    OZ_NEED(!unk || m->unk != NONE, err, OZ_E_FORMAT, "model.unk_token: \"%.60s\" is not in model.vocab", unk);
-    return OZ_OK;
-}
-
-static oz_status vocab_read(oz_vocab *v, const json_t *vocab, oz_err *err) {
-    OZ_NEED(json_is_object(vocab), err, OZ_E_FORMAT, "model.vocab: must be an object, found %s", oz_json_show(vocab));
-    if (!v->ids) v->ids = oz_map_new(json_object_size(vocab));
-    const char *key;
-    size_t n;
-    json_t *id;
-    json_object_keylen_foreach((json_t *)vocab, key, n, id) {
-        OZ_NEED(json_is_integer(id), err, OZ_E_FORMAT, "model.vocab: the id of \"%.60s\" must be an integer, found %s", key,
-                oz_json_show(id));
-        OZ_TRY(oz_vocab_add(v, json_integer_value(id), (oz_slice){key, n}, OZ_TOK_MODEL, "model.vocab", err));
-    }
+    if (unk && m->unk == NONE) m->missing = oz_strdup(unk);
     return OZ_OK;
 }
 
 static void bpe_free(void *self) {
     bpe *m = self;
+    for (size_t i = 0; i < N_PAGES; i++) oz_free(m->page[i]);
     oz_free(m->pairs);
+    oz_free((char *)m->prefix.p);
+    oz_free((char *)m->suffix.p);
+    oz_free((char *)m->missing);
     oz_free(m);
 }
+
+static void chars_index(bpe *m) {
+    for (size_t id = 0; id < m->vocab->n; id++) {
+        oz_slice s = oz_vocab_content(m->vocab, (int32_t)id);
+        if (!m->vocab->item[id].flags || s.n <= m->prefix.n || memcmp(s.p, m->prefix.p, m->prefix.n) != 0) continue;
+        uint32_t c;
+        s = (oz_slice){s.p + m->prefix.n, s.n - m->prefix.n};
+        if (oz_uc_next(s.p, &c) != s.n) continue;
+        int32_t **page = &m->page[c >> 8];
+        if (!*page) {
+            *page = oz_alloc_array(256, sizeof **page);
+            for (int i = 0; i < 256; i++) (*page)[i] = NONE;
+        }
+        (*page)[c & 255] = (int32_t)id;
+    }
+}
+
+static int32_t char_id(const bpe *m, uint32_t c) { return m->page[c >> 8] ? m->page[c >> 8][c & 255] : NONE; }
 
 static oz_status bpe_load(void **self, oz_vocab *v, const json_t *obj, bool byte_level, oz_err *err) {
     bpe *m = oz_alloc(sizeof *m);
     *self = m;
     m->vocab = v;
     m->byte_level = byte_level;
-    OZ_TRY(vocab_read(v, json_object_get(obj, "vocab"), err));
+    OZ_TRY(oz_vocab_read(v, json_object_get(obj, "vocab"), err));
     OZ_TRY(options_read(m, obj, err));
-    OZ_TRY(merges_read(m, json_object_get(obj, "merges"), err));
-    for (int i = 0; i < 256; i++) {
+    oz_vocab_byte_ids(m->byte_id, v);
+    for (int i = 0; i < 256 && byte_level; i++) {
         char s[4];
         m->byte_id[i] = oz_vocab_find(v, (oz_slice){s, oz_utf8_encode(s, oz_byte_char((uint8_t)i))}, OZ_TOK_MODEL);
     }
+    bool all_bytes = true;
+    for (int i = 0; i < 256; i++) all_bytes &= m->byte_id[i] != NONE;
+    m->lone_unknowns = m->unk != NONE || (m->byte_fallback && all_bytes); /* else they vanish, and their neighbours meet */
+    chars_index(m);
+    OZ_TRY(merges_read(m, json_object_get(obj, "merges"), err));
+    m->parts = !byte_level && !m->prefix.n && !m->suffix.n && !m->ignore_merges;
     return OZ_OK;
+}
+
+bool oz_bpe_reads_bytes(const json_t *obj) { /* what goes around characters, and bytes for unknown ones, are of the spelled alphabet */
+    const json_t *prefix = json_object_get(obj, "continuing_subword_prefix"), *suffix = json_object_get(obj, "end_of_word_suffix");
+    return json_string_length(prefix) == 0 && json_string_length(suffix) == 0 && !json_is_true(json_object_get(obj, "byte_fallback"));
 }
 
 /* ---- encoding */
@@ -165,49 +217,89 @@ struct oz_symbol {
 }; /* rank, to: of the pair with the next symbol */
 typedef struct oz_symbol symbol;
 
-static oz_status room(oz_model_work *w, size_t n, oz_err *err) {
-    if (n <= w->cap) return OZ_OK;
-    size_t cap = 64;
-    while (cap < n) cap *= 2;
-    oz_big_free(w->symbols);
-    oz_big_free(w->heap);
-    w->symbols = NULL;
-    w->heap = NULL;
-    w->cap = 0;
-    OZ_TRY(oz_big_new((void **)&w->symbols, cap * sizeof *w->symbols, "the symbols of a word", err));
-    OZ_TRY(
-        oz_big_new((void **)&w->heap, 2 * cap * sizeof *w->heap, "the merges of a word", err)); /* a merge takes one out and puts two in */
-    w->cap = cap;
+oz_status oz_model_work_room(void **p, size_t *cap, size_t n, size_t size, const char *what, oz_err *err) {
+    if (n <= *cap) return OZ_OK;
+    size_t want = 64;
+    while (want < n) want *= 2;
+    oz_big_free(*p);
+    *p = NULL;
+    *cap = 0;
+    OZ_TRY(oz_big_new(p, want * size, what, err));
+    *cap = want;
     return OZ_OK;
 }
 
 void oz_model_work_deinit(oz_model_work *w) {
     oz_big_free(w->symbols);
     oz_big_free(w->heap);
+    oz_big_free(w->places);
     oz_buf_deinit(&w->spelled);
     *w = (oz_model_work){0};
 }
 
-static size_t symbols_from_chars(const bpe *m, symbol *s, oz_slice word) {
+/* A character as the vocabulary has it: with what goes before it within a word, and behind it at the end. */
+static oz_slice spell(const bpe *m, oz_model_work *w, oz_slice word, size_t i, size_t n) {
+    oz_slice c = {word.p + i, n};
+    bool inner = i > 0 && m->prefix.n, last = i + n == word.n && m->suffix.n;
+    if (!inner && !last) return c;
+    oz_buf_clear(&w->spelled);
+    if (inner) oz_buf_append(&w->spelled, m->prefix.p, m->prefix.n);
+    oz_buf_append(&w->spelled, c.p, c.n);
+    if (last) oz_buf_append(&w->spelled, m->suffix.p, m->suffix.n);
+    return (oz_slice){w->spelled.data, w->spelled.len};
+}
+
+static int32_t spelled_id(const bpe *m, oz_slice c) {
+    uint32_t cp;
+    return c.n && oz_uc_next(c.p, &cp) == c.n && !m->prefix.n ? char_id(m, cp) : oz_vocab_find(m->vocab, c, OZ_TOK_MODEL);
+}
+
+static bool push_bytes(const bpe *m, symbol *s, size_t *k, oz_slice c) {
+    for (size_t i = 0; i < c.n; i++)
+        if (m->byte_id[(unsigned char)c.p[i]] == NONE) return false;
+    for (size_t i = 0; i < c.n; i++) s[(*k)++].id = m->byte_id[(unsigned char)c.p[i]];
+    return true;
+}
+
+/* An unknown character waits until the next known one (which may let bytes overtake it, as in the reference), to be one with others. */
+static oz_status symbols_from_chars(size_t *n_symbols, const bpe *m, oz_model_work *w, oz_slice word, oz_err *err) {
+    symbol *s = w->symbols;
     size_t k = 0;
+    bool waits = false;
     for (size_t i = 0, n; i < word.n; i += n) {
         n = oz_uc_len(word.p[i]);
-        int32_t id = oz_vocab_find(m->vocab, (oz_slice){word.p + i, n}, OZ_TOK_MODEL);
-        bool fused = id < 0 && m->fuse_unk && i > 0 && k > 0 && s[k - 1].id == m->unk;
+        oz_slice c = spell(m, w, word, i, n);
+        int32_t id = spelled_id(m, c);
+        if (id < 0 && m->byte_fallback && push_bytes(m, s, &k, c)) continue;
+        OZ_NEED(id >= 0 || !m->missing, err, OZ_E_FORMAT, "a character is not in model.vocab, and neither is model.unk_token \"%.60s\"", m->missing);
+        if (waits && (id >= 0 || !m->fuse_unk)) {
+            s[k++].id = m->unk;
+            waits = false;
+        }
+        if (id >= 0)
+            s[k++].id = id;
+        else
+            waits = m->unk != NONE;
+    }
+    if (waits) s[k++].id = m->unk;
+    *n_symbols = k;
+    return OZ_OK;
+}
+
+static oz_status symbols_from_bytes(size_t *n_symbols, const bpe *m, oz_model_work *w, oz_slice word, oz_err *err) {
+    symbol *s = w->symbols;
+    size_t k = 0;
+    int32_t last = 0;
+    for (size_t i = 0; i < word.n; i++) {
+        int32_t id = m->byte_id[(unsigned char)word.p[i]];
+        OZ_NEED(id >= 0 || !m->missing, err, OZ_E_FORMAT, "a byte is not in model.vocab, and neither is model.unk_token \"%.60s\"", m->missing);
+        bool fused = id < 0 && m->fuse_unk && last < 0 && k > 0;
+        last = id;
         if (id < 0) id = m->unk;
         if (id >= 0 && !fused) s[k++].id = id;
     }
-    return k;
-}
-
-static size_t symbols_from_bytes(const bpe *m, symbol *s, oz_slice word) {
-    size_t k = 0;
-    for (size_t i = 0; i < word.n; i++) {
-        int32_t id = m->byte_id[(unsigned char)word.p[i]];
-        if (id < 0) id = m->unk;
-        if (id >= 0 && !(m->fuse_unk && id == m->unk && k > 0 && s[k - 1].id == id)) s[k++].id = id;
-    }
-    return k;
+    *n_symbols = k;
+    return OZ_OK;
 }
 
 static void pair_with_next(const bpe *m, symbol *s, size_t i) {
@@ -281,13 +373,30 @@ static int32_t whole(const bpe *m, oz_model_work *w, oz_slice word) {
     return oz_vocab_find(m->vocab, (oz_slice){w->spelled.data, w->spelled.len}, OZ_TOK_MODEL);
 }
 
+/* How much of s is a word of its own. */
+static size_t bpe_part(const void *self, oz_slice s) {
+    const bpe *m = self;
+    if (!m->parts) return s.n;
+    uint32_t a, b;
+    for (size_t i = oz_uc_next(s.p, &a), n; i < s.n; i += n, a = b) {
+        n = oz_uc_next(s.p + i, &b);
+        if (has_seam(m, a, b)) continue;
+        int unknown = (char_id(m, a) == NONE) + (char_id(m, b) == NONE);
+        if (unknown == 0 || (unknown == 1 && m->lone_unknowns)) return i;
+    }
+    return s.n;
+}
+
 static oz_status bpe_encode(oz_ids *out, const void *self, oz_model_work *w, oz_slice word, oz_err *err) {
     const bpe *m = self;
     int32_t id = m->ignore_merges ? whole(m, w, word) : NONE;
     if (id >= 0) return oz_ids_push(out, id), OZ_OK;
-    OZ_NEED(word.n < INT32_MAX, err, OZ_E_ARG, "a word of %zu bytes is too long, at most 2 GiB are supported", word.n);
-    OZ_TRY(room(w, word.n, err));
-    size_t n = m->byte_level ? symbols_from_bytes(m, w->symbols, word) : symbols_from_chars(m, w->symbols, word);
+    size_t n = 0, most = word.n * (m->byte_fallback ? m->prefix.n + m->suffix.n + 1 : 1); /* an affix may become bytes too */
+    OZ_NEED(most < INT32_MAX, err, OZ_E_ARG, "a word of %zu bytes is too long, at most 2 GiB are supported", word.n);
+    OZ_TRY(oz_model_work_room((void **)&w->symbols, &w->cap_symbols, most, sizeof *w->symbols, "the symbols of a word", err));
+    /* a merge takes one out and puts two in */
+    OZ_TRY(oz_model_work_room((void **)&w->heap, &w->cap_heap, 2 * most, sizeof *w->heap, "the merges of a word", err));
+    OZ_TRY((m->byte_level ? symbols_from_bytes : symbols_from_chars)(&n, m, w, word, err));
     if (!n) return OZ_OK;
     merge_all(m, w->symbols, n, w->heap);
     for (int32_t i = 0; i >= 0; i = w->symbols[i].next) oz_ids_push(out, w->symbols[i].id);
@@ -296,6 +405,5 @@ static oz_status bpe_encode(oz_ids *out, const void *self, oz_model_work *w, oz_
 
 const oz_model_row oz_model_bpe = {
     "BPE",    "type|dropout|unk_token|continuing_subword_prefix|end_of_word_suffix|fuse_unk|byte_fallback|ignore_merges|vocab|merges",
-    bpe_load, bpe_encode,
-    bpe_free,
+    bpe_load, bpe_part, bpe_encode, bpe_free,
 };

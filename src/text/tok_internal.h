@@ -1,6 +1,7 @@
 /* Inside the tokenizer: what its files share. A text goes through these stages, each a table of rows by the "type" in the JSON:
  *   added tokens cut out (tok_added.c) -> normalised (normalize.c) -> cut into words (tok_split.c, with the patterns of
- *   tok_pattern.c over the alphabet of tok_alphabet.c) -> model (tok_bpe.c) -> what the post-processor adds (tok_load.c). */
+ *   tok_pattern.c over the alphabet of tok_alphabet.c) -> model (tok_bpe.c, tok_unigram.c, tok_words.c) -> what the post-processor
+ *   adds (tok_post.c). Back: the decoders (decode.c), step by step (detok.c). */
 #ifndef OZ_TEXT_TOK_INTERNAL_H
 #define OZ_TEXT_TOK_INTERNAL_H
 #include "base/map.h"
@@ -23,6 +24,16 @@ extern const size_t oz_uc_n_pairs, oz_uc_n_lowers;
 extern const oz_uc_lower oz_uc_lowers[]; /* sorted */
 const oz_uc_class *oz_uc_class_find(const char *name, size_t n); /* "L", "Nd", "s" ...; NULL: not in the table */
 bool oz_uc_in(const oz_uc_class *k, uint32_t c);
+bool oz_uc_is_space(uint32_t c);
+size_t oz_uc_spaces_before(oz_slice s, size_t at, size_t limit); /* where the white space in [limit, at) that ends at `at` begins */
+size_t oz_uc_spaces_behind(oz_slice s, size_t at);               /* where the white space that begins at `at` ends */
+/* Scripts as the UnicodeScripts pre-tokeniser joins them; grapheme clusters (UAX 29), the length of the one at p. */
+typedef struct oz_uc_kind { uint32_t lo, hi; uint8_t kind; } oz_uc_kind;
+extern const oz_uc_kind oz_uc_scripts[], oz_uc_breaks[];
+extern const size_t oz_uc_n_scripts, oz_uc_n_breaks;
+enum { OZ_UC_NO_SCRIPT = 0 };
+int oz_uc_script(uint32_t c);
+size_t oz_uc_grapheme(const char *p, size_t n);
 /* Append the changed text to out, or leave it alone and return false: s stays as it is. */
 typedef enum oz_uc_form { OZ_UC_NFC, OZ_UC_NFD, OZ_UC_NFKC, OZ_UC_NFKD } oz_uc_form;
 bool oz_uc_normalize(oz_buf *out, oz_slice s, oz_uc_form form);
@@ -48,6 +59,8 @@ oz_jpath oz_jpath_at(oz_jpath base, size_t i);
 /* obj must be an object whose keys are all in `keys`, "a|b|c". */
 oz_status oz_json_keys(const json_t *obj, oz_jpath path, const char *keys, oz_err *err);
 oz_status oz_json_flag(bool *out, const json_t *obj, oz_jpath path, const char *key, oz_err *err); /* missing: *out stays */
+oz_status oz_json_char_of(oz_buf *out, const json_t *obj, oz_jpath path, const char *key, oz_err *err); /* a string of one character */
+oz_status oz_json_text_of(oz_buf *out, const json_t *obj, oz_jpath path, const char *key, oz_err *err); /* a string, of some length */
 enum { OZ_TOK_MAX_STEPS = 64 }; /* of one stage */
 typedef struct oz_stage_row {
     const char *type, *keys;
@@ -58,24 +71,32 @@ typedef struct oz_stage_row {
 oz_status oz_stage_parse(void *self, const oz_stage_row *rows, const json_t *v, oz_jpath path, oz_err *err);
 
 /* ---- Vocabulary: ids and contents, model and added tokens together (tok_vocab.c) */
-enum { OZ_TOK_MODEL = 1, OZ_TOK_ADDED = 2, OZ_TOK_SPECIAL = 4, OZ_TOK_ANY = 7 }; /* flags; none: there is no such id */
+/* Flags of an id; none: there is no such id. Skipped: left out by skip_special. */
+enum { OZ_TOK_MODEL = 1, OZ_TOK_ADDED = 2, OZ_TOK_SPECIAL = 4, OZ_TOK_ANY = 7, OZ_TOK_SKIPPED = 8 };
 enum { OZ_TOK_MAX_ID = (1 << 21) - 1 }; /* tables are indexed by id: no number in a file may blow them up */
-typedef struct oz_vocab_item { uint32_t at, n, piece_at, piece_n; uint8_t flags; } oz_vocab_item; /* in chars, in pieces */
+typedef struct oz_span { uint32_t at, n; } oz_span; /* in chars */
+typedef struct oz_vocab_item {
+    oz_span content, text, piece, first; /* text: what the decoders see; piece, first: what it adds to a stream, later and at its beginning */
+    uint8_t flags;
+} oz_vocab_item;
 typedef struct oz_vocab {
     oz_map *ids;
     oz_vocab_item *item;
-    size_t n, cap; /* highest id + 1 */
+    size_t n, cap;  /* highest id + 1 */
     size_t longest; /* content, in bytes */
-    oz_buf chars;   /* all contents */
-    oz_buf pieces;  /* the bytes that each id decodes to, before its neighbours are looked at */
+    oz_buf chars;   /* all contents, and the texts that are others */
 } oz_vocab;
 oz_status oz_vocab_add(oz_vocab *v, int64_t id, oz_slice s, int flags, const char *path, oz_err *err);
 int32_t oz_vocab_find(const oz_vocab *v, oz_slice s, int flags); /* with one of the flags; -1: none */
 bool oz_vocab_has(const oz_vocab *v, int32_t id);
 oz_slice oz_vocab_content(const oz_vocab *v, int32_t id);
-oz_slice oz_vocab_piece(const oz_vocab *v, int32_t id);
-oz_status oz_vocab_set_piece(oz_vocab *v, int32_t id, oz_slice piece, oz_err *err);
+oz_slice oz_vocab_text(const oz_vocab *v, int32_t id);
+oz_slice oz_vocab_piece(const oz_vocab *v, int32_t id, bool first);
+oz_status oz_vocab_set(oz_vocab *v, oz_span *span, oz_slice s, oz_err *err); /* span: of an item */
+oz_status oz_vocab_read(oz_vocab *v, const json_t *vocab, oz_err *err);      /* {"token": id, ..} at model.vocab */
+void oz_vocab_byte_ids(int32_t ids[256], const oz_vocab *v);                 /* of <0x00> .. <0xFF> in the model; -1: not there */
 void oz_vocab_deinit(oz_vocab *v);
+uint64_t oz_seed(void); /* odd, drawn anew each time: no file can make all keys of a table collide */
 /* The alphabet of byte-level vocabularies: a byte as a printable character, and back (-1: not in the alphabet). */
 uint32_t oz_byte_char(uint8_t byte);
 int oz_char_byte(uint32_t c);
@@ -89,13 +110,6 @@ void oz_added_deinit(oz_added *a);
 /* Cuts s into hits and what is between them, handed over in order; id -1: text. */
 typedef oz_status oz_added_fn(void *self, oz_slice part, int32_t id, oz_err *err);
 oz_status oz_added_cut(const oz_added *a, oz_slice s, oz_added_fn *fn, void *self, oz_err *err);
-
-/* ---- Normalisers (normalize.c) */
-typedef struct oz_norm { bool (*run)(oz_buf *out, oz_slice in, int form); int form; } oz_norm;
-typedef struct oz_norms { oz_norm step[OZ_TOK_MAX_STEPS]; size_t n; } oz_norms;
-oz_status oz_norms_parse(oz_norms *z, const json_t *v, oz_err *err);
-/* Returns s itself where nothing changes, else a view of *out. */
-oz_slice oz_norms_run(const oz_norms *z, oz_slice s, oz_buf *out, oz_buf *tmp);
 
 /* ---- Patterns over sets of characters (tok_set.c, tok_pattern.c), matched over an alphabet of kinds (tok_alphabet.c) */
 typedef struct oz_set { oz_range *r; size_t n, cap; } oz_set;
@@ -112,6 +126,7 @@ void oz_sets_deinit(oz_sets *all);
 oz_status oz_pattern_parse(oz_buf *out, oz_sets *sets, oz_slice pattern, oz_err *err);
 oz_status oz_pattern_literal(oz_buf *out, oz_sets *sets, oz_slice text, oz_err *err);
 oz_status oz_pattern_class(oz_buf *out, oz_sets *sets, const char *name, oz_err *err);
+oz_status oz_pattern_classless(oz_buf *out, oz_sets *sets, const char *a, const char *b, oz_err *err); /* a character in neither */
 
 typedef struct oz_alphabet { uint8_t *kind; uint64_t in[256]; size_t n_kinds; } oz_alphabet; /* of a code point; the sets it is in */
 oz_status oz_alphabet_make(oz_alphabet *a, const oz_sets *sets, oz_err *err);
@@ -125,32 +140,120 @@ void oz_matching_free(oz_matching **m);
 typedef struct oz_match { bool found; size_t begin, end; } oz_match;
 oz_status oz_matching_find(oz_match *out, oz_matching *m, const void *code, const uint8_t *s, size_t n, size_t from, oz_err *err);
 
+/* Walks the matches of a text: an empty match directly behind a match is none; elsewhere it counts. */
+typedef struct oz_matches { const void *code; const uint8_t *kinds; size_t n, from, last_end; } oz_matches;
+oz_matches oz_matches_of(const void *code, const uint8_t *kinds, size_t n);
+oz_status oz_matches_next(oz_match *out, oz_matches *it, oz_matching *m, oz_err *err);
+typedef struct oz_match_work { oz_matching *matching; uint8_t *kinds; size_t cap; } oz_match_work; /* of one thread, for any text */
+oz_status oz_match_work_room(oz_match_work *w, size_t n_bytes, oz_err *err);
+void oz_match_work_deinit(oz_match_work *w);
+/* A pattern by itself, with its own alphabet. {"Regex": ".."} or {"String": ".."}; a string without a regex is looked for as it is. */
+typedef struct oz_regex { oz_alphabet alphabet; void *code; } oz_regex;
+typedef struct oz_replace { oz_regex *regex; oz_buf find, content; } oz_replace; /* regex NULL: find is a string, not empty */
+oz_status oz_pattern_json(oz_slice *out, bool *is_regex, const json_t *v, oz_jpath path, oz_err *err);
+oz_status oz_replace_parse(oz_replace *r, const json_t *obj, oz_jpath path, oz_err *err);
+/* Appends to out unless nothing matches. Fails above limit bytes. */
+oz_status oz_replace_run(oz_buf *out, bool *changed, const oz_replace *r, oz_slice in, size_t limit, oz_match_work *w, oz_err *err);
+oz_status oz_replace_of(oz_replace *r, const json_t *obj, oz_jpath path, const char *key, oz_err *err); /* of a string, by nothing */
+void oz_replace_deinit(oz_replace *r);
+
+/* ---- Normalisers (normalize.c, charsmap.c) */
+typedef struct oz_charsmap oz_charsmap; /* SentencePiece's compiled map */
+oz_status oz_charsmap_new(oz_charsmap **out, const json_t *obj, oz_jpath path, oz_err *err);
+void oz_charsmap_free(oz_charsmap **m);
+bool oz_charsmap_run(oz_buf *out, const oz_charsmap *m, oz_slice in);
+/* zero: see oz_split_run; moved: what a step makes of it. */
+typedef struct oz_norm_work { oz_buf out, tmp; size_t limit, zero, moved; oz_match_work match; } oz_norm_work;
+typedef struct oz_norm oz_norm;
+typedef oz_status oz_norm_fn(oz_buf *out, bool *changed, const oz_norm *self, oz_slice in, oz_norm_work *w, oz_err *err);
+struct oz_norm { oz_norm_fn *run; int form; oz_replace replace; oz_charsmap *map; };
+typedef struct oz_norms { oz_norm step[OZ_TOK_MAX_STEPS]; size_t n; } oz_norms;
+oz_status oz_norms_parse(oz_norms *z, const json_t *v, oz_err *err);
+void oz_norms_deinit(oz_norms *z);
+/* s stays where nothing changes, else becomes a view of w->out. */
+oz_status oz_norms_run(oz_slice *s, const oz_norms *z, oz_norm_work *w, oz_err *err);
+void oz_norm_work_deinit(oz_norm_work *w);
+
 /* ---- Pre-tokenisers (tok_split.c) */
 typedef enum oz_split_behavior {
     OZ_SPLIT_ISOLATED, OZ_SPLIT_REMOVED, OZ_SPLIT_MERGED_WITH_PREVIOUS, OZ_SPLIT_MERGED_WITH_NEXT, OZ_SPLIT_CONTIGUOUS
 } oz_split_behavior;
-typedef struct oz_split_step { bool prefix_space, cuts, invert; oz_split_behavior behavior; oz_buf pattern; void *code; } oz_split_step;
-typedef struct oz_split { oz_split_step step[OZ_TOK_MAX_STEPS]; size_t n; bool byte_level; oz_sets sets; oz_alphabet alphabet; } oz_split;
+typedef enum oz_split_prepend { OZ_PREPEND_NEVER, OZ_PREPEND_FIRST, OZ_PREPEND_ALWAYS } oz_split_prepend;
+typedef struct oz_metaspace { oz_split_prepend prepend; bool cuts; } oz_metaspace;
+oz_status oz_metaspace_parse(oz_metaspace *out, oz_buf *mark, const json_t *obj, oz_jpath path, oz_err *err);
+struct piece;
+struct cutter;
+typedef struct oz_split_step {
+    oz_buf mark; /* what is put in front, and, where it marks, in the place of spaces; empty: nothing */
+    oz_split_prepend prepend;
+    bool marks, spells, invert; /* spells: what was cut is spelled in the byte alphabet */
+    oz_status (*cut)(struct cutter *c, size_t step, struct piece p, oz_err *err); /* NULL: not at all */
+    oz_split_behavior behavior;
+    int64_t length;
+    oz_buf pattern;
+    void *code;
+} oz_split_step;
+typedef struct oz_split { oz_split_step step[OZ_TOK_MAX_STEPS]; size_t n; oz_sets sets; oz_alphabet alphabet; } oz_split;
 oz_status oz_split_parse(oz_split *z, const json_t *v, oz_err *err);
+/* True if words are spelled in the byte alphabet at the end: from now on they are handed over as the bytes themselves. */
+bool oz_split_take_bytes(oz_split *z);
 void oz_split_deinit(oz_split *z);
-typedef struct oz_split_work { oz_matching *matching; uint8_t *kinds; size_t cap; oz_arena *arena; } oz_split_work;
+typedef struct oz_split_work { oz_match_work match; oz_arena *arena; } oz_split_work;
 typedef oz_status oz_split_fn(void *self, oz_slice word, oz_err *err);
-/* Hands over the words of a text in order; they live as long as the text and the arena. */
-oz_status oz_split_run(const oz_split *z, oz_slice text, oz_split_work *w, oz_split_fn *fn, void *self, oz_err *err);
+/* Hands over the words of a text in order; they live as long as the text and the arena. zero: how many bytes of text come from the first
+ * character of what is encoded (0: it begins later). */
+oz_status oz_split_run(const oz_split *z, oz_slice text, size_t zero, oz_split_work *w, oz_split_fn *fn, void *self, oz_err *err);
 void oz_split_work_deinit(oz_split_work *w);
 
-/* ---- Models: a row each (tok_bpe.c; the table is in tok_load.c) */
-typedef struct oz_model_work { struct oz_symbol *symbols; uint64_t *heap; size_t cap; oz_buf spelled; } oz_model_work;
+/* ---- Models: a row each (tok_bpe.c, tok_unigram.c, tok_words.c; the table is in tok_load.c) */
+typedef struct oz_model_work {
+    struct oz_symbol *symbols; /* BPE */
+    uint64_t *heap;
+    struct oz_place *places; /* unigram */
+    size_t cap_symbols, cap_heap, cap_places;
+    oz_buf spelled;
+} oz_model_work;
+/* Room for n elements; what was there is lost. */
+oz_status oz_model_work_room(void **p, size_t *cap, size_t n, size_t size, const char *what, oz_err *err);
 void oz_model_work_deinit(oz_model_work *w);
 typedef struct oz_model_row {
     const char *type, *keys;
     /* *self is set, and to be freed, even if it fails. The vocabulary outlives the model. */
     oz_status (*load)(void **self, oz_vocab *v, const json_t *obj, bool byte_level, oz_err *err);
+    size_t (*part)(const void *self, oz_slice word); /* how much of a word is one by itself; NULL: all */
     oz_status (*encode)(oz_ids *out, const void *self, oz_model_work *w, oz_slice word, oz_err *err); /* word: not empty */
     void (*free)(void *self);
 } oz_model_row;
-extern const oz_model_row oz_model_bpe;
+extern const oz_model_row oz_model_bpe, oz_model_unigram, oz_model_word_piece, oz_model_word_level;
+bool oz_bpe_reads_bytes(const json_t *obj); /* a BPE model with these options may be handed bytes */
 void oz_ids_push(oz_ids *out, int32_t id);
+typedef struct oz_trie { uint64_t *edge; size_t mask; int32_t *value; size_t n, cap; uint64_t seed; } oz_trie; /* value[node], -1: none */
+oz_status oz_trie_add(oz_trie *t, oz_slice s, int32_t value, oz_err *err);
+uint32_t oz_trie_step(const oz_trie *t, uint32_t node, char byte); /* 0: no such edge; the root is 0 */
+void oz_trie_deinit(oz_trie *t);
+
+/* ---- Decoders (decode.c) */
+struct oz_tokens;
+typedef struct oz_decoder oz_decoder;
+struct oz_decoder {
+    oz_status (*run)(struct oz_tokens *t, const oz_decoder *self); /* over the tokens of a sequence */
+    oz_replace replace; /* Replace, BPEDecoder, CTC; its content is the mark or the prefix of others */
+    oz_buf word_delimiter;
+    oz_regex *delimiter_regex;
+    int64_t start, stop;
+    bool cleanup, keeps_first;
+};
+typedef struct oz_decoders {
+    oz_decoder step[OZ_TOK_MAX_STEPS];
+    size_t n, growth;
+    bool none;                            /* no decoder at all: tokens are joined by spaces */
+    bool two_pieces, holds_space, dedups; /* of a stream: the first token's piece is another; a last space waits; equal tokens are one */
+} oz_decoders;
+oz_status oz_decoders_parse(oz_decoders *z, const json_t *v, oz_err *err);
+oz_status oz_decoders_pieces(oz_vocab *v, const oz_decoders *z, oz_err *err);
+void oz_decoders_deinit(oz_decoders *z);
+
+oz_status oz_post_parse(oz_tok *t, const json_t *v, oz_err *err); /* Post-processors (tok_post.c) */
 
 struct oz_tok {
     oz_vocab vocab;
@@ -160,7 +263,7 @@ struct oz_tok {
     const oz_model_row *row;
     void *model;
     oz_ids prefix, suffix; /* what the post-processor adds */
-    bool byte_level_decoder, spaced; /* spaced: no decoder, tokens are joined by spaces */
+    oz_decoders decoders;
     int32_t bos, eos;
 };
 

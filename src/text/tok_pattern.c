@@ -389,3 +389,13 @@ oz_status oz_pattern_class(oz_buf *out, oz_sets *sets, const char *name, oz_err 
     oz_set_add_class(&s, oz_uc_class_find(name, strlen(name)), false);
     return put_set(&x, &s);
 }
+
+/* A character in neither class. */
+oz_status oz_pattern_classless(oz_buf *out, oz_sets *sets, const char *a, const char *b, oz_err *err) {
+    parser x = {.out = out, .sets = sets, .err = err};
+    oz_set s = {0};
+    oz_set_add_class(&s, oz_uc_class_find(a, strlen(a)), false);
+    oz_set_add_class(&s, oz_uc_class_find(b, strlen(b)), false);
+    oz_set_negate(&s);
+    return put_set(&x, &s);
+}

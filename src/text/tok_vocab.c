@@ -1,16 +1,20 @@
 /* The vocabulary: contents by id and ids by content, and the byte alphabet of byte-level models. */
 #include "base/json.h"
+#include "base/clock.h"
 #include "text/tok_internal.h"
+#include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 /* Blobs are indexed with 32 bits; JSON files are limited far below that. */
-static oz_status put_text(uint32_t *at, uint32_t *len, oz_buf *b, oz_slice s, const char *path, oz_err *err) {
+static oz_status put_text(oz_span *span, oz_buf *b, oz_slice s, const char *path, oz_err *err) {
     OZ_NEED(b->len + s.n <= UINT32_MAX, err, OZ_E_FORMAT, "%s: more than 4 GiB of token texts", path);
-    *at = (uint32_t)b->len;
-    *len = (uint32_t)s.n;
+    *span = (oz_span){(uint32_t)b->len, (uint32_t)s.n};
     oz_buf_append(b, s.p, s.n);
     return OZ_OK;
 }
+
+static oz_slice span_view(const oz_vocab *v, oz_span s) { return (oz_slice){v->chars.data + s.at, s.n}; }
 
 /* As much of a token as a message shows. */
 #define SHOWN(s) ((s).n < 60 ? (int)(s).n : 60), (s).p
@@ -35,7 +39,9 @@ oz_status oz_vocab_add(oz_vocab *v, int64_t id, oz_slice s, int flags, const cha
     if (s.n > v->longest) v->longest = s.n;
     oz_vocab_item *item = &v->item[id];
     item->flags = (uint8_t)flags;
-    return put_text(&item->at, &item->n, &v->chars, s, path, err);
+    OZ_TRY(put_text(&item->content, &v->chars, s, path, err));
+    item->text = item->content;
+    return OZ_OK;
 }
 
 int32_t oz_vocab_find(const oz_vocab *v, oz_slice s, int flags) {
@@ -46,20 +52,49 @@ int32_t oz_vocab_find(const oz_vocab *v, oz_slice s, int flags) {
 
 bool oz_vocab_has(const oz_vocab *v, int32_t id) { return id >= 0 && (size_t)id < v->n && v->item[id].flags; }
 
-oz_slice oz_vocab_content(const oz_vocab *v, int32_t id) { return (oz_slice){v->chars.data + v->item[id].at, v->item[id].n}; }
+oz_slice oz_vocab_content(const oz_vocab *v, int32_t id) { return span_view(v, v->item[id].content); }
 
-oz_slice oz_vocab_piece(const oz_vocab *v, int32_t id) { return (oz_slice){v->pieces.data + v->item[id].piece_at, v->item[id].piece_n}; }
+oz_slice oz_vocab_text(const oz_vocab *v, int32_t id) { return span_view(v, v->item[id].text); }
 
-oz_status oz_vocab_set_piece(oz_vocab *v, int32_t id, oz_slice piece, oz_err *err) {
-    oz_vocab_item *item = &v->item[id];
-    return put_text(&item->piece_at, &item->piece_n, &v->pieces, piece, "decoder", err);
+oz_slice oz_vocab_piece(const oz_vocab *v, int32_t id, bool first) { return span_view(v, first ? v->item[id].first : v->item[id].piece); }
+
+oz_status oz_vocab_set(oz_vocab *v, oz_span *span, oz_slice s, oz_err *err) {
+    oz_slice old = span_view(v, *span);
+    return oz_slice_eq(old, s) ? OZ_OK : put_text(span, &v->chars, s, "decoder", err);
+}
+
+oz_status oz_vocab_read(oz_vocab *v, const json_t *vocab, oz_err *err) {
+    OZ_NEED(json_is_object(vocab), err, OZ_E_FORMAT, "model.vocab: must be an object, found %s", oz_json_show(vocab));
+    if (!v->ids) v->ids = oz_map_new(json_object_size(vocab));
+    const char *key;
+    size_t n;
+    json_t *id;
+    json_object_keylen_foreach((json_t *)vocab, key, n, id) {
+        OZ_NEED(json_is_integer(id), err, OZ_E_FORMAT, "model.vocab: the id of \"%.60s\" must be an integer, found %s", key,
+                oz_json_show(id));
+        OZ_TRY(oz_vocab_add(v, json_integer_value(id), (oz_slice){key, n}, OZ_TOK_MODEL, "model.vocab", err));
+    }
+    return OZ_OK;
+}
+
+void oz_vocab_byte_ids(int32_t ids[256], const oz_vocab *v) {
+    for (int i = 0; i < 256; i++) {
+        char s[8];
+        snprintf(s, sizeof s, "<0x%02X>", (unsigned)i);
+        ids[i] = oz_vocab_find(v, oz_slice_view(s), OZ_TOK_MODEL);
+    }
+}
+
+uint64_t oz_seed(void) {
+    uint64_t seed;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed) seed = (uint64_t)oz_clock_us() * 0x9e3779b97f4a7c15u;
+    return seed | 1;
 }
 
 void oz_vocab_deinit(oz_vocab *v) {
     oz_map_free(&v->ids);
     oz_free(v->item);
     oz_buf_deinit(&v->chars);
-    oz_buf_deinit(&v->pieces);
 }
 
 /* Bytes that are printable characters of Latin-1 stand for themselves; the 68 others, in order, for U+0100 and on. */

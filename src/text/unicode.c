@@ -25,7 +25,83 @@ bool oz_uc_in(const oz_uc_class *k, uint32_t c) {
     return lo < k->n && c >= k->r[lo].lo;
 }
 
+bool oz_uc_is_space(uint32_t c) {
+    if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
+    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+           c == 0x3000;
+}
+
+size_t oz_uc_spaces_before(oz_slice s, size_t at, size_t limit) {
+    while (at > limit) {
+        size_t i = at - 1;
+        uint32_t c;
+        while (i > 0 && ((unsigned char)s.p[i] & 0xC0) == 0x80) i--;
+        oz_uc_next(s.p + i, &c);
+        if (!oz_uc_is_space(c)) break;
+        at = i;
+    }
+    return at;
+}
+
+size_t oz_uc_spaces_behind(oz_slice s, size_t at) {
+    for (uint32_t c; at < s.n;) {
+        size_t n = oz_uc_next(s.p + at, &c);
+        if (!oz_uc_is_space(c)) break;
+        at += n;
+    }
+    return at;
+}
+
+static int kind_of(const oz_uc_kind *k, size_t n, uint32_t c) {
+    size_t lo = 0, hi = n;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (c > k[mid].hi)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < n && c >= k[lo].lo ? k[lo].kind : 0;
+}
+
+int oz_uc_script(uint32_t c) { return c == ' ' ? OZ_UC_NO_SCRIPT : kind_of(oz_uc_scripts, oz_uc_n_scripts, c); }
+
 enum { S_BASE = 0xAC00, S_COUNT = 11172, L_BASE = 0x1100, L_COUNT = 19, V_BASE = 0x1161, V_COUNT = 21, T_BASE = 0x11A7, T_COUNT = 28 };
+
+/* What a character is to the borders of clusters (UAX 29). Consonants, linkers and the extenders that are not those of conjuncts are of
+ * rule GB9c. Pairs of regional indicators are not told apart: a cluster of them is longer than what anyone asks for here. */
+enum { B_OTHER, B_CONTROL, B_EXTEND, B_ZWJ, B_SPACING, B_PREPEND, B_L, B_V, B_T, B_LV, B_LVT, B_PICTURE, B_CONSONANT, B_LINKER, B_EXTEND_ONLY };
+
+static int break_of(uint32_t c) {
+    if (c < 0x80) return c < ' ' || c == 0x7F ? B_CONTROL : B_OTHER;
+    if (c - S_BASE < S_COUNT) return (c - S_BASE) % T_COUNT ? B_LVT : B_LV;
+    return kind_of(oz_uc_breaks, oz_uc_n_breaks, c);
+}
+
+size_t oz_uc_grapheme(const char *p, size_t n) {
+    uint32_t c, next;
+    size_t at = oz_uc_next(p, &c), len;
+    if (c == '\r') return at < n && p[at] == '\n' ? 2 : at;
+    int before = break_of(c);
+    bool picture = before == B_PICTURE, conjunct = before == B_CONSONANT, linked = false; /* of GB11 and GB9c: whether one has begun */
+    for (; at < n && before != B_CONTROL; at += len) {
+        len = oz_uc_next(p + at, &next);
+        int k = break_of(next);
+        bool extends = k == B_EXTEND || k == B_LINKER || k == B_EXTEND_ONLY || k == B_ZWJ;
+        bool joins = extends || k == B_SPACING || (before == B_PREPEND && k != B_CONTROL);
+        joins |= before == B_L && (k == B_L || k == B_V || k == B_LV || k == B_LVT);
+        joins |= (before == B_LV || before == B_V) && (k == B_V || k == B_T);
+        joins |= (before == B_LVT || before == B_T) && k == B_T;
+        joins |= before == B_ZWJ && picture && k == B_PICTURE;
+        joins |= conjunct && linked && k == B_CONSONANT;
+        if (!joins) break;
+        picture = k == B_PICTURE || (picture && extends && before != B_ZWJ);
+        linked = k != B_CONSONANT && (linked || k == B_LINKER);
+        conjunct = k == B_CONSONANT || (conjunct && extends && k != B_EXTEND_ONLY);
+        before = k;
+    }
+    return at;
+}
 
 static bool is_hangul(uint32_t c) { return c - S_BASE < S_COUNT; }
 

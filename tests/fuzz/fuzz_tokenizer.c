@@ -19,7 +19,8 @@ static const char builtin[] =
     "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"fuse_unk\":true,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"Ġ\":3,\"Ġab\":4,\"?\":5},"
     "\"merges\":[\"a b\",\"Ġ ab\"]}}";
 
-static void use(const oz_tok *t, const char *text, size_t n) {
+/* same: its decoder has no rule over a whole text, so that the deltas add up to it. */
+static void use(const oz_tok *t, const char *text, size_t n, bool same) {
     oz_ids ids = {0};
     oz_err err = {0};
     if (oz_tok_encode(&ids, t, text, n, true, &err) != OZ_OK && !err.msg[0]) __builtin_trap();
@@ -28,7 +29,8 @@ static void use(const oz_tok *t, const char *text, size_t n) {
     oz_buf whole = {0}, steps = {0};
     oz_buf_puts(&steps, "");
     oz_detok d;
-    oz_tok_decode(&whole, t, ids.data, ids.len, false);
+    if (oz_tok_decode(&whole, t, ids.data, ids.len, false, &err) != OZ_OK && !err.msg[0]) __builtin_trap();
+    if (whole.len && !oz_utf8_valid(whole.data, whole.len)) __builtin_trap();
     oz_detok_init(&d, t, false);
     for (size_t i = 0; i < ids.len; i++) {
         size_t before = steps.len;
@@ -36,7 +38,7 @@ static void use(const oz_tok *t, const char *text, size_t n) {
         if (d.n_held > 3 || !oz_utf8_valid(steps.data + before, steps.len - before)) __builtin_trap();
     }
     oz_detok_flush(&steps, &d);
-    if (whole.len != steps.len || (whole.len && memcmp(whole.data, steps.data, whole.len) != 0)) __builtin_trap();
+    if (same && (whole.len != steps.len || (whole.len && memcmp(whole.data, steps.data, whole.len) != 0))) __builtin_trap();
     oz_buf_deinit(&whole);
     oz_buf_deinit(&steps);
     oz_free(ids.data);
@@ -54,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     if (oz_json_parse(&v, json, n_json, "fuzz", &err) != OZ_OK) return 0;
     oz_tok *t;
     if (oz_tok_new(&t, v, NULL, &err) == OZ_OK) {
-        use(t, text, n_text);
+        use(t, text, n_text, !zero);
         oz_tok_free(&t);
     } else if (!err.msg[0] || !zero) {
         __builtin_trap(); /* every refusal has a reason, and the built-in one is not refused */

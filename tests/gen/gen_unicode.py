@@ -3,7 +3,7 @@
 
     python3 tests/gen/gen_unicode.py > src/text/unicode_table.c
 
-Sources: tests/golden/tokenizers/unicode_classes.txt (classes, Unicode 16), Python's unicodedata (which must be of Unicode 14)
+Sources: tests/golden/tokenizers/unicode_classes.txt (classes, Unicode 16), unicode_more.txt (see record_unicode.py), Python's unicodedata (which must be of Unicode 14)
 and the differences from it that unicode_normalisers.json lists: the reference's normal forms are those of Unicode 9, its lower
 case that of Unicode 17. The result is checked against that file's digests before anything is written.
 """
@@ -57,6 +57,15 @@ def changes(form, function):
     return out
 
 
+def more():
+    return [line.split() for line in open(os.path.join(GOLDEN, 'unicode_more.txt'))]
+
+
+def kind_ranges(name):
+    rs = next(rs for n, _, rs in more() if n == name)
+    return ['{0x%s, 0x%s, %s},' % (*r.split(':')[0].split('-'), r.split(':')[1]) for r in rs.split(',')]
+
+
 def classes():
     c = {}
     for line in open(os.path.join(GOLDEN, 'unicode_classes.txt')):
@@ -64,12 +73,8 @@ def classes():
     out = {'s': c['\\s'], 'd': c['\\d'], 'w': c['\\w']}
     out.update((name[3:-1], rs) for name, rs in c.items() if name.startswith('\\p{'))
     out['Digits'] = to_ranges(to_set(out['N']) | to_set(LATER_NUMBERS))
-    # The neighbours of a single_word token are judged by another engine, whose \w has no No, but has the two joiners and what is
-    # alphabetic without being a letter (the circled and squared letters).
-    nl = {ch for ch in CPS if unicodedata.category(chr(ch)) == 'Nl'}
-    circled = to_set([(0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189)])
-    no = to_set(out['N']) - to_set(out['Nd']) - nl
-    out['neighbour'] = to_ranges((to_set(out['w']) - no) | {0x200C, 0x200D} | circled)
+    # What the added tokens' neighbours, Punctuation, BertNormalizer and StripAccents go by: other engines, other versions.
+    out.update((name, ranges(rs)) for name, n, rs in more() if name in ('neighbour', 'Punctuation', 'bert_removed', 'nonspacing', 'combining'))
     return out
 
 
@@ -124,6 +129,9 @@ def main():
     print(f'const size_t oz_uc_n_pairs = {len(pairs)};')
     put('const oz_uc_lower oz_uc_lowers[]', ['{0x%x, {0x%x, 0x%x}},' % (c, ord(r[0]), ord(r[1]) if len(r) > 1 else 0) for c, r in lower.items()], 6)
     print(f'const size_t oz_uc_n_lowers = {len(lower)};')
+    for name in ('scripts', 'breaks'):
+        put(f'const oz_uc_kind oz_uc_{name}[]', kind_ranges(name), 8)
+        print(f'const size_t oz_uc_n_{name} = {len(kind_ranges(name))};')
 
 
 main()
