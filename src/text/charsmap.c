@@ -3,9 +3,9 @@
  * A cluster (what a reader sees as one character) of less than 6 bytes is looked up as a whole, and the shortest entry that begins it
  * stands for all of it; where there is none, and in longer clusters, each character is looked up by itself. That is what the reference
  * does, the loss of accents behind a mapped letter included. */
-#include <string.h>
 #include "base/json.h"
 #include "text/tok_internal.h"
+#include <string.h>
 
 enum { MAX_CLUSTER = 6, MAX_MAP_BYTES = 64 << 20 };
 
@@ -89,8 +89,8 @@ static oz_status unpack(oz_charsmap *m, const oz_buf *b, oz_jpath path, oz_err *
 oz_status oz_charsmap_new(oz_charsmap **out, const json_t *obj, oz_jpath path, oz_err *err) {
     const json_t *v = json_object_get(obj, "precompiled_charsmap");
     path = oz_jpath_key(path, "precompiled_charsmap");
-    OZ_NEED(json_is_string(v) && json_string_length(v) <= MAX_MAP_BYTES, err, OZ_E_FORMAT, "%s: must be a base64 string of at most %d bytes, found %s",
-            path.s, MAX_MAP_BYTES, oz_json_show(v));
+    OZ_NEED(json_is_string(v) && json_string_length(v) <= MAX_MAP_BYTES, err, OZ_E_FORMAT,
+            "%s: must be a base64 string of at most %d bytes, found %s", path.s, MAX_MAP_BYTES, oz_json_show(v));
     oz_buf b = {0};
     oz_charsmap *m = *out = oz_alloc(sizeof *m);
     oz_status st = OZ_OK;

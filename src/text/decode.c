@@ -199,8 +199,9 @@ static void replace_all(oz_buf *b, const char *from, const char *to) {
 
 /* The spaces that English text has not. */
 static void clean(oz_buf *b) {
-    static const char *const spaces[][2] = {{" .", "."},     {" ?", "?"},   {" !", "!"},           {" ,", ","},   {" ' ", "'"},  {" n't", "n't"},
-                                            {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    static const char *const spaces[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                            {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                            {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
     for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++) replace_all(b, spaces[i][0], spaces[i][1]);
 }
 
@@ -280,8 +281,8 @@ static oz_status step_new(oz_decoder **d, oz_decoders *z, oz_status (*run)(oz_to
 /* A list of decoders must not make a text grow without bound. */
 static oz_status grows(oz_decoders *z, size_t by, oz_jpath path, oz_err *err) {
     if (!z->growth) z->growth = 1;
-    OZ_NEED(by <= MAX_GROWTH && (z->growth *= by) <= MAX_GROWTH, err, OZ_E_UNSUPPORTED, "%s: the decoders may make a text more than %d times as long",
-            path.s, MAX_GROWTH);
+    OZ_NEED(by <= MAX_GROWTH && (z->growth *= by) <= MAX_GROWTH, err, OZ_E_UNSUPPORTED,
+            "%s: the decoders may make a text more than %d times as long", path.s, MAX_GROWTH);
     return OZ_OK;
 }
 

@@ -1,8 +1,8 @@
 /* The normalisers of tokenizer.json. Each type is a row that pushes one or more steps; a step appends the changed text, or says that
  * nothing changed. */
-#include <string.h>
 #include "base/json.h"
 #include "text/tok_internal.h"
+#include <string.h>
 
 #define FIRST_CHAR SIZE_MAX /* what came from the first character of a text is its first character now */
 
@@ -66,8 +66,8 @@ typedef enum one { NMT, CLEAN, NONSPACING, COMBINING } one;
 
 static uint32_t nmt(uint32_t c) {
     if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return DROP;
-    bool space = c == '\t' || c == '\n' || c == '\f' || c == '\r' || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 ||
-                 c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+    bool space = c == '\t' || c == '\n' || c == '\f' || c == '\r' || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 ||
+                 c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
     return space ? ' ' : c;
 }
 

@@ -23,8 +23,8 @@ typedef struct bpe {
     const oz_vocab *vocab;
     pair *pairs;
     size_t mask, n;
-    uint64_t seed; /* odd, drawn anew each time: no file can make all its pairs collide */
-    int32_t byte_id[256];  /* byte-level: of each byte; else of <0x00> .. */
+    uint64_t seed;          /* odd, drawn anew each time: no file can make all its pairs collide */
+    int32_t byte_id[256];   /* byte-level: of each byte; else of <0x00> .. */
     int32_t *page[N_PAGES]; /* of a character in a word's middle; NULL: of none of these 256 */
     uint8_t seam[1 << (PAIR_BITS - 3)];
     oz_slice prefix, suffix; /* of tokens within a word, and at its end; owned */
@@ -103,8 +103,8 @@ static oz_status merge_read(bpe *m, const json_t *v, size_t i, oz_buf *joined, o
     OZ_TRY(sides(s, v, i, err));
     OZ_TRY(token(&a, m, s[0], i, err));
     OZ_TRY(token(&b, m, s[1], i, err));
-    OZ_NEED(s[1].n >= m->prefix.n, err, OZ_E_FORMAT, "model.merges[%zu]: its right side must be longer than \"%s\", found %s", i, m->prefix.p,
-            oz_json_show(v));
+    OZ_NEED(s[1].n >= m->prefix.n, err, OZ_E_FORMAT, "model.merges[%zu]: its right side must be longer than \"%s\", found %s", i,
+            m->prefix.p, oz_json_show(v));
     oz_buf_clear(joined);
     oz_buf_append(joined, s[0].p, s[0].n);
     oz_buf_append(joined, s[1].p + m->prefix.n, s[1].n - m->prefix.n);
@@ -271,7 +271,8 @@ static oz_status symbols_from_chars(size_t *n_symbols, const bpe *m, oz_model_wo
         oz_slice c = spell(m, w, word, i, n);
         int32_t id = spelled_id(m, c);
         if (id < 0 && m->byte_fallback && push_bytes(m, s, &k, c)) continue;
-        OZ_NEED(id >= 0 || !m->missing, err, OZ_E_FORMAT, "a character is not in model.vocab, and neither is model.unk_token \"%.60s\"", m->missing);
+        OZ_NEED(id >= 0 || !m->missing, err, OZ_E_FORMAT, "a character is not in model.vocab, and neither is model.unk_token \"%.60s\"",
+                m->missing);
         if (waits && (id >= 0 || !m->fuse_unk)) {
             s[k++].id = m->unk;
             waits = false;
@@ -292,7 +293,8 @@ static oz_status symbols_from_bytes(size_t *n_symbols, const bpe *m, oz_model_wo
     int32_t last = 0;
     for (size_t i = 0; i < word.n; i++) {
         int32_t id = m->byte_id[(unsigned char)word.p[i]];
-        OZ_NEED(id >= 0 || !m->missing, err, OZ_E_FORMAT, "a byte is not in model.vocab, and neither is model.unk_token \"%.60s\"", m->missing);
+        OZ_NEED(id >= 0 || !m->missing, err, OZ_E_FORMAT, "a byte is not in model.vocab, and neither is model.unk_token \"%.60s\"",
+                m->missing);
         bool fused = id < 0 && m->fuse_unk && last < 0 && k > 0;
         last = id;
         if (id < 0) id = m->unk;
@@ -404,6 +406,7 @@ static oz_status bpe_encode(oz_ids *out, const void *self, oz_model_work *w, oz_
 }
 
 const oz_model_row oz_model_bpe = {
-    "BPE",    "type|dropout|unk_token|continuing_subword_prefix|end_of_word_suffix|fuse_unk|byte_fallback|ignore_merges|vocab|merges",
-    bpe_load, bpe_part, bpe_encode, bpe_free,
+    "BPE",      "type|dropout|unk_token|continuing_subword_prefix|end_of_word_suffix|fuse_unk|byte_fallback|ignore_merges|vocab|merges",
+    bpe_load,   bpe_part,
+    bpe_encode, bpe_free,
 };

@@ -10,7 +10,9 @@ static const oz_model_row *const models[] = {&oz_model_bpe, &oz_model_unigram, &
 
 static oz_status load_model(oz_tok *t, const json_t *obj, oz_err *err) {
     OZ_NEED(json_is_object(obj), err, OZ_E_FORMAT, "model: must be an object, found %s", oz_json_show(obj));
-    const char *type = json_object_get(obj, "merges") ? "BPE" : json_object_get(obj, "max_input_chars_per_word") ? "WordPiece" : "WordLevel";
+    const char *type = json_object_get(obj, "merges")                     ? "BPE"
+                       : json_object_get(obj, "max_input_chars_per_word") ? "WordPiece"
+                                                                          : "WordLevel";
     if (json_is_array(json_object_get(obj, "vocab"))) type = "Unigram"; /* older files leave it out */
     OZ_TRY(oz_json_str(&type, obj, "model", "type", err));
     const oz_model_row *const *row = models;

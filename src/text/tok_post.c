@@ -79,7 +79,8 @@ static oz_status around(void *self, const json_t *obj, oz_jpath path, oz_err *er
     for (int k = 0; k < 2 && st == OZ_OK; k++) {
         const json_t *v = json_object_get(obj, keys[k]), *id = json_array_get(v, 1);
         json_int_t n = json_is_integer(id) ? json_integer_value(id) : -1;
-        if (json_array_size(v) != 2 || !json_is_string(json_array_get(v, 0)) || n < 0 || n > INT32_MAX || !oz_vocab_has(&t->vocab, (int32_t)n))
+        if (json_array_size(v) != 2 || !json_is_string(json_array_get(v, 0)) || n < 0 || n > INT32_MAX ||
+            !oz_vocab_has(&t->vocab, (int32_t)n))
             st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: must be [\"token\", id] with an id of the vocabulary, found %s",
                             oz_jpath_key(path, keys[k]).s, oz_json_show(v));
         else
@@ -103,4 +104,6 @@ static const oz_stage_row processors[] = {
     {0},
 };
 
-oz_status oz_post_parse(oz_tok *t, const json_t *v, oz_err *err) { return oz_stage_parse(t, processors, v, (oz_jpath){"post_processor"}, err); }
+oz_status oz_post_parse(oz_tok *t, const json_t *v, oz_err *err) {
+    return oz_stage_parse(t, processors, v, (oz_jpath){"post_processor"}, err);
+}

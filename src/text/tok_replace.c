@@ -1,14 +1,14 @@
 /* Patterns as tokenizer.json writes them, and replacing what they match: for normalisers and decoders. */
-#include <string.h>
 #include "base/json.h"
 #include "text/tok_internal.h"
+#include <string.h>
 
 enum { MAX_PATTERN_BYTES = 16 << 10, MAX_CONTENT_BYTES = 4096 }; /* a character becomes a set of up to a kilobyte */
 
 oz_status oz_json_text_of(oz_buf *out, const json_t *obj, oz_jpath path, const char *key, oz_err *err) {
     const json_t *v = json_object_get(obj, key);
-    OZ_NEED(json_is_string(v) && json_string_length(v) <= MAX_CONTENT_BYTES, err, OZ_E_FORMAT, "%s: must be a string of at most %d bytes, found %s",
-            oz_jpath_key(path, key).s, MAX_CONTENT_BYTES, oz_json_show(v));
+    OZ_NEED(json_is_string(v) && json_string_length(v) <= MAX_CONTENT_BYTES, err, OZ_E_FORMAT,
+            "%s: must be a string of at most %d bytes, found %s", oz_jpath_key(path, key).s, MAX_CONTENT_BYTES, oz_json_show(v));
     oz_buf_append(out, json_string_value(v), json_string_length(v));
     return OZ_OK;
 }
@@ -16,8 +16,8 @@ oz_status oz_json_text_of(oz_buf *out, const json_t *obj, oz_jpath path, const c
 oz_status oz_json_char_of(oz_buf *out, const json_t *obj, oz_jpath path, const char *key, oz_err *err) {
     uint32_t c;
     OZ_TRY(oz_json_text_of(out, obj, path, key, err));
-    OZ_NEED(out->len && oz_uc_next(out->data, &c) == out->len, err, OZ_E_FORMAT, "%s: must be one character, found %s", oz_jpath_key(path, key).s,
-            oz_json_show(json_object_get(obj, key)));
+    OZ_NEED(out->len && oz_uc_next(out->data, &c) == out->len, err, OZ_E_FORMAT, "%s: must be one character, found %s",
+            oz_jpath_key(path, key).s, oz_json_show(json_object_get(obj, key)));
     return OZ_OK;
 }
 

@@ -52,12 +52,14 @@ static oz_status parse_byte_level(void *self, const json_t *obj, oz_jpath path, 
     return oz_pattern_parse(&s->pattern, &z->sets, oz_slice_view(gpt2), err);
 }
 
-static oz_status parse_name(int *out, const json_t *obj, oz_jpath path, const char *key, const char *const *names, const char *list, oz_err *err) {
+static oz_status parse_name(int *out, const json_t *obj, oz_jpath path, const char *key, const char *const *names, const char *list,
+                            oz_err *err) {
     const char *name = NULL;
     OZ_TRY(oz_json_str(&name, obj, path.s, key, err));
     for (int i = 0; names[i] && name; i++)
         if (strcmp(name, names[i]) == 0) return *out = i, OZ_OK;
-    OZ_NEED(*out >= 0 && !name, err, OZ_E_FORMAT, "%s.%s: must be %s, found %s", path.s, key, list, oz_json_show(json_object_get(obj, key)));
+    OZ_NEED(*out >= 0 && !name, err, OZ_E_FORMAT, "%s.%s: must be %s, found %s", path.s, key, list,
+            oz_json_show(json_object_get(obj, key)));
     return OZ_OK;
 }
 

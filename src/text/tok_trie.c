@@ -1,6 +1,6 @@
 /* A trie over bytes: all edges in one open-addressed table, (node, byte) to node. */
-#include <string.h>
 #include "text/tok_internal.h"
+#include <string.h>
 
 enum { MAX_NODES = (1 << 24) - 1 };
 

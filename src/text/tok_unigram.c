@@ -1,11 +1,11 @@
 /* Unigram: of all ways to write a word as tokens the one with the highest sum of scores (Viterbi, from left to right, the first found
  * of equals). A character that is no token by itself may also be unknown, at the lowest score less 10; neighbouring unknowns are one. */
+#include "base/json.h"
+#include "text/tok_internal.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/json.h"
-#include "text/tok_internal.h"
 
 enum { NONE = -1 };
 

@@ -1,6 +1,6 @@
 /* The vocabulary: contents by id and ids by content, and the byte alphabet of byte-level models. */
-#include "base/json.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "text/tok_internal.h"
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* WordPiece (a word is cut from its beginning into the longest tokens) and WordLevel (a word is a token). */
-#include <string.h>
 #include "base/json.h"
 #include "text/tok_internal.h"
+#include <string.h>
 
 enum { NONE = -1, ROOT = 0 };
 
@@ -96,6 +96,7 @@ static oz_status word_piece_encode(oz_ids *out, const void *self, oz_model_work 
     return put_unknown(out, m, err);
 }
 
-const oz_model_row oz_model_word_piece = {"WordPiece", "type|unk_token|continuing_subword_prefix|max_input_chars_per_word|vocab",
-                                          word_piece_load, NULL, word_piece_encode, words_free};
+const oz_model_row oz_model_word_piece = {"WordPiece",       "type|unk_token|continuing_subword_prefix|max_input_chars_per_word|vocab",
+                                          word_piece_load,   NULL,
+                                          word_piece_encode, words_free};
 const oz_model_row oz_model_word_level = {"WordLevel", "type|unk_token|vocab", word_level_load, NULL, word_level_encode, words_free};

@@ -27,8 +27,8 @@ bool oz_uc_in(const oz_uc_class *k, uint32_t c) {
 
 bool oz_uc_is_space(uint32_t c) {
     if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
-    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
-           c == 0x3000;
+    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+           c == 0x205F || c == 0x3000;
 }
 
 size_t oz_uc_spaces_before(oz_slice s, size_t at, size_t limit) {
@@ -70,7 +70,23 @@ enum { S_BASE = 0xAC00, S_COUNT = 11172, L_BASE = 0x1100, L_COUNT = 19, V_BASE =
 
 /* What a character is to the borders of clusters (UAX 29). Consonants, linkers and the extenders that are not those of conjuncts are of
  * rule GB9c. Pairs of regional indicators are not told apart: a cluster of them is longer than what anyone asks for here. */
-enum { B_OTHER, B_CONTROL, B_EXTEND, B_ZWJ, B_SPACING, B_PREPEND, B_L, B_V, B_T, B_LV, B_LVT, B_PICTURE, B_CONSONANT, B_LINKER, B_EXTEND_ONLY };
+enum {
+    B_OTHER,
+    B_CONTROL,
+    B_EXTEND,
+    B_ZWJ,
+    B_SPACING,
+    B_PREPEND,
+    B_L,
+    B_V,
+    B_T,
+    B_LV,
+    B_LVT,
+    B_PICTURE,
+    B_CONSONANT,
+    B_LINKER,
+    B_EXTEND_ONLY
+};
 
 static int break_of(uint32_t c) {
     if (c < 0x80) return c < ' ' || c == 0x7F ? B_CONTROL : B_OTHER;

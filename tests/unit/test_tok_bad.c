@@ -85,7 +85,8 @@ static void each_damage_is_named(void **state) {
         {"'special':true}]", "'special':1}]", "added_tokens[0].special: must be true or false"},
         {"'model':{'type':'BPE'", "'model':{'type':'Words'", "model.type: \"Words\" is not supported"},
         {"'dropout':null", "'dropout':0.1", "model.dropout: must be"},
-        {"'continuing_subword_prefix':''", "'continuing_subword_prefix':'##'", "model.merges[0]: its right side must be longer than \"##\""},
+        {"'continuing_subword_prefix':''", "'continuing_subword_prefix':'##'",
+         "model.merges[0]: its right side must be longer than \"##\""},
         {"'end_of_word_suffix':''", "'end_of_word_suffix':7", "model.end_of_word_suffix: must be a string without NUL, found 7"},
         {"'b':1", "'b':0", "model.vocab: id 0 of \"b\" is already that of \"a\""},
         {"'b':1", "'b':4294967296", "model.vocab: the id of \"b\" must be 0..2097151"},
@@ -104,7 +105,8 @@ static void each_damage_is_named(void **state) {
          "post_processor.single[1].Sequence.id: must be A, once"},
         {",{'Sequence':{'id':'A','type_id':0}}", "", "post_processor.single: has no Sequence A"},
         {"'decoder':{'type':'ByteLevel'}", "'decoder':{'type':'Glue'}", "decoder.type: \"Glue\" is not supported"},
-        {"'decoder':{'type':'ByteLevel'}", "'decoder':{'type':'Sequence','decoders':[{'type':'Strip','content':' ','start':1,'stop':0},{'type':'Strip','content':'ab'}]}",
+        {"'decoder':{'type':'ByteLevel'}",
+         "'decoder':{'type':'Sequence','decoders':[{'type':'Strip','content':' ','start':1,'stop':0},{'type':'Strip','content':'ab'}]}",
          "decoder.decoders[1].content: must be one character, found \"ab\""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
