@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/mem.h"
+#include "base/progress.h"
 
 /* ---- maps ---- */
 
@@ -271,13 +272,11 @@ oz_status oz_outdir_open(oz_outdir **out, const char *target, bool force, oz_err
 
 const char *oz_outdir_path(const oz_outdir *d) { return d->temp; }
 
-/* Without renameat2 (some network file systems): two steps, between which the target is missing for an instant. */
+/* Puts dir in target's place; a folder that was there lies at dir afterwards. Without renameat2 (some network file systems) by way of a third
+ * name, and the target is missing for an instant. */
 static bool replace(const char *dir, const char *target, bool force) {
     unsigned how = force && oz_path_exists(target) ? RENAME_EXCHANGE : RENAME_NOREPLACE;
-    if (renameat2(AT_FDCWD, dir, AT_FDCWD, target, how) == 0) {
-        if (how == RENAME_EXCHANGE) remove_tree(dir);
-        return true;
-    }
+    if (renameat2(AT_FDCWD, dir, AT_FDCWD, target, how) == 0) return true;
     if (errno != EINVAL && errno != ENOSYS) return false;
     if (how == RENAME_NOREPLACE) {
         if (oz_path_exists(target)) return errno = EEXIST, false;
@@ -286,8 +285,7 @@ static bool replace(const char *dir, const char *target, bool force) {
     char *old = oz_asprintf("%s.old", dir);
     bool moved = rename(target, old) == 0, ok = moved && rename(dir, target) == 0;
     int e = errno;
-    if (ok) remove_tree(old);
-    else if (moved) rename(old, target);
+    if (moved) rename(old, ok ? dir : target);
     oz_free(old);
     errno = e;
     return ok;
@@ -308,6 +306,7 @@ oz_status oz_dir_remove(const char *path, oz_err *err) { return remove_tree(path
 oz_status oz_outdir_commit(oz_outdir *d, oz_err *err) {
     OZ_TRY(oz_dir_commit(d->temp, d->target, d->force, err));
     d->committed = true;
+    if (oz_path_exists(d->temp) && remove_tree(d->temp) != 0) oz_log_warn("%s: is whole; what it replaced could not be removed and is left as %s: %s", d->target, d->temp, strerror(errno));
     return OZ_OK;
 }
 

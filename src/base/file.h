@@ -32,7 +32,8 @@ const char *oz_outdir_path(const oz_outdir *d); /* the temporary folder, to writ
 oz_status oz_outdir_commit(oz_outdir *d, oz_err *err); /* fsync, rename */
 void oz_outdir_close(oz_outdir **d);
 
-/* What _commit does, for a folder of any name beside `target`; and the removal of a whole folder. */
+/* What _commit does, for a folder of any name beside `target`, but that the folder which was replaced lies at `dir` afterwards, whole: the caller
+ * removes it. And the removal of a whole folder, or of a file. */
 oz_status oz_dir_commit(const char *dir, const char *target, bool force, oz_err *err);
 oz_status oz_dir_remove(const char *path, oz_err *err);
 

@@ -18,32 +18,41 @@ void oz_sha256_init(oz_sha256 *s) {
 
 static uint32_t rot(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
-static void block_add(uint32_t h[8], const uint8_t *p) {
-    uint32_t w[64], v[8];
+/* One round; the names of the other variables move on by one from round to round instead of their values. */
+static void step(uint32_t a, uint32_t b, uint32_t c, uint32_t *d, uint32_t e, uint32_t f, uint32_t g, uint32_t *h, uint32_t kw) {
+    const uint32_t x = *h + (rot(e, 6) ^ rot(e, 11) ^ rot(e, 25)) + ((e & f) ^ (~e & g)) + kw;
+    *d += x;
+    *h = x + (rot(a, 2) ^ rot(a, 13) ^ rot(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+}
+
+static void block_add(uint32_t s[8], const uint8_t *p) {
+    uint32_t w[64], a = s[0], b = s[1], c = s[2], d = s[3], e = s[4], f = s[5], g = s[6], h = s[7];
     for (int i = 0; i < 16; i++) w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
     for (int i = 16; i < 64; i++) {
-        const uint32_t a = w[i - 15], b = w[i - 2];
-        w[i] = w[i - 16] + w[i - 7] + (rot(a, 7) ^ rot(a, 18) ^ a >> 3) + (rot(b, 17) ^ rot(b, 19) ^ b >> 10);
+        const uint32_t x = w[i - 15], y = w[i - 2];
+        w[i] = w[i - 16] + w[i - 7] + (rot(x, 7) ^ rot(x, 18) ^ x >> 3) + (rot(y, 17) ^ rot(y, 19) ^ y >> 10);
     }
-    memcpy(v, h, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        const uint32_t a = v[0], e = v[4];
-        const uint32_t x = v[7] + (rot(e, 6) ^ rot(e, 11) ^ rot(e, 25)) + ((e & v[5]) ^ (~e & v[6])) + K[i] + w[i];
-        const uint32_t y = (rot(a, 2) ^ rot(a, 13) ^ rot(a, 22)) + ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += x;
-        v[0] = x + y;
+    for (int i = 0; i < 64; i += 8) {
+        step(a, b, c, &d, e, f, g, &h, K[i] + w[i]);
+        step(h, a, b, &c, d, e, f, &g, K[i + 1] + w[i + 1]);
+        step(g, h, a, &b, c, d, e, &f, K[i + 2] + w[i + 2]);
+        step(f, g, h, &a, b, c, d, &e, K[i + 3] + w[i + 3]);
+        step(e, f, g, &h, a, b, c, &d, K[i + 4] + w[i + 4]);
+        step(d, e, f, &g, h, a, b, &c, K[i + 5] + w[i + 5]);
+        step(c, d, e, &f, g, h, a, &b, K[i + 6] + w[i + 6]);
+        step(b, c, d, &e, f, g, h, &a, K[i + 7] + w[i + 7]);
     }
-    for (int i = 0; i < 8; i++) h[i] += v[i];
+    s[0] += a, s[1] += b, s[2] += c, s[3] += d, s[4] += e, s[5] += f, s[6] += g, s[7] += h;
 }
 
 void oz_sha256_add(oz_sha256 *s, const void *data, size_t n) {
     const uint8_t *p = data;
     while (n) {
         const size_t have = s->n_bytes % 64, now = n < 64 - have ? n : 64 - have;
-        memcpy(s->block + have, p, now);
+        if (now == 64) block_add(s->h, p);
+        else memcpy(s->block + have, p, now);
         s->n_bytes += now, p += now, n -= now;
-        if (s->n_bytes % 64 == 0) block_add(s->h, s->block);
+        if (now < 64 && s->n_bytes % 64 == 0) block_add(s->h, s->block);
     }
 }
 

@@ -77,7 +77,8 @@ size_t oz_layout_bytes(const oz_layout *l); /* of all its files */
 
 typedef struct oz_writer oz_writer;
 oz_status oz_writer_open(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err); /* headers written, files sized */
-/* Takes up what a writer of the same layout left in dir without finishing. _keep: a tensor is whole already; the others are written anew. */
+/* Takes up what a writer of the same layout left in dir without finishing; OZ_E_FORMAT names a file whose size or header is another. _keep: a
+ * tensor is whole already, as the caller knows; the others are written anew. */
 oz_status oz_writer_reopen(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err);
 oz_status oz_writer_keep(oz_writer *w, const char *name, oz_err *err);
 oz_status oz_writer_sync(oz_writer *w, oz_err *err); /* what was put so far outlives a crash */

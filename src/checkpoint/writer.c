@@ -57,11 +57,11 @@ static char *file_path(const oz_writer *w, size_t i) {
     return w->temporary ? oz_strdup(w->temporary) : oz_path_join(w->dir, w->layout->files[i].name);
 }
 
-static oz_status file_start(oz_writer *w, size_t i, int how, oz_err *err) {
+static oz_status file_start(oz_writer *w, size_t i, oz_err *err) {
     const oz_layout_part *f = &w->layout->files[i];
     char *path = file_path(w, i);
     oz_status st = OZ_OK;
-    w->fds[i] = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
+    w->fds[i] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (w->fds[i] < 0) st = io_error(err, path, "cannot create");
     if (st == OZ_OK) st = file_size(w->fds[i], path, f->n_bytes, err);
     if (st == OZ_OK) st = write_at(w->fds[i], path, 0, f->head.data, f->head.len, err);
@@ -69,8 +69,31 @@ static oz_status file_start(oz_writer *w, size_t i, int how, oz_err *err) {
     return st;
 }
 
-/* how: O_TRUNC, or 0 to go on with files that are there. */
-static oz_status writer_new(oz_writer **out, const oz_layout *l, const char *dir, const char *target, int how, oz_err *err) {
+/* The file is what file_start made, its data aside. */
+static oz_status head_check(int fd, const char *path, const oz_layout_part *f, oz_err *err) {
+    struct stat s;
+    if (fstat(fd, &s) != 0) return io_error(err, path, "cannot read");
+    OZ_NEED(S_ISREG(s.st_mode) && (size_t)s.st_size == f->n_bytes, err, OZ_E_FORMAT, "%s: expected %zu bytes, found %lld", path, f->n_bytes, (long long)s.st_size);
+    char *head = oz_alloc(f->head.len + 1);
+    const ssize_t n = pread(fd, head, f->head.len, 0);
+    const bool same = n == (ssize_t)f->head.len && memcmp(head, f->head.data, f->head.len) == 0;
+    oz_free(head);
+    if (n < 0) return io_error(err, path, "cannot read");
+    OZ_NEED(same, err, OZ_E_FORMAT, "%s: its header is not the one that was written", path);
+    return OZ_OK;
+}
+
+static oz_status file_take_up(oz_writer *w, size_t i, oz_err *err) {
+    char *path = file_path(w, i);
+    w->fds[i] = open(path, O_RDWR | O_CLOEXEC);
+    oz_status st = w->fds[i] < 0 ? io_error(err, path, "cannot open") : head_check(w->fds[i], path, &w->layout->files[i], err);
+    oz_free(path);
+    return st;
+}
+
+typedef oz_status file_fn(oz_writer *w, size_t i, oz_err *err);
+
+static oz_status writer_new(oz_writer **out, const oz_layout *l, const char *dir, const char *target, file_fn *each, oz_err *err) {
     assert(l->n_files > 0); /* oz_layout_fix was called */
     oz_writer *w = oz_alloc(sizeof *w);
     w->layout = l;
@@ -82,22 +105,22 @@ static oz_status writer_new(oz_writer **out, const oz_layout *l, const char *dir
     pthread_mutex_init(&w->lock, NULL);
     for (size_t i = 0; i < l->n_files; i++) w->fds[i] = -1;
     oz_status st = OZ_OK;
-    for (size_t i = 0; i < l->n_files && st == OZ_OK; i++) st = file_start(w, i, how, err);
+    for (size_t i = 0; i < l->n_files && st == OZ_OK; i++) st = each(w, i, err);
     if (st != OZ_OK) oz_writer_close(&w);
     *out = w;
     return st;
 }
 
-oz_status oz_writer_open(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err) { return writer_new(out, l, dir, NULL, O_TRUNC, err); }
+oz_status oz_writer_open(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err) { return writer_new(out, l, dir, NULL, file_start, err); }
 
-oz_status oz_writer_reopen(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err) { return writer_new(out, l, dir, NULL, 0, err); }
+oz_status oz_writer_reopen(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err) { return writer_new(out, l, dir, NULL, file_take_up, err); }
 
 oz_status oz_writer_open_file(oz_writer **out, const oz_layout *l, const char *path, oz_err *err) {
     *out = NULL;
     struct stat st;
     OZ_NEED(l->n_files == 1, err, OZ_E_ARG, "%s: %zu files do not fit into one", path, l->n_files);
     OZ_NEED(stat(path, &st) != 0 || S_ISREG(st.st_mode), err, OZ_E_ARG, "%s: expected a new name or a regular file", path);
-    return writer_new(out, l, NULL, path, O_TRUNC, err);
+    return writer_new(out, l, NULL, path, file_start, err);
 }
 
 /* Adds [begin, end) to what was written; false if a byte of it was written before. */

@@ -45,17 +45,28 @@ static void add_json(oz_sha256 *s, const json_t *v) {
     free(text);
 }
 
-static json_t *identity(const job *j) {
+/* The model's config and every byte of its tensors. */
+static oz_status model_digest(char out[65], const job *j, oz_err *err) {
+    const oz_ckpt *c = j->q->ckpt;
+    const size_t n = oz_ckpt_count(c);
+    const oz_tensor **tensors = oz_alloc_array(n + 1, sizeof *tensors);
+    for (size_t i = 0; i < n; i++) tensors[i] = oz_ckpt_at(c, i);
+    oz_sha256 s;
+    oz_sha256_init(&s);
+    add_json(&s, oz_ckpt_config(c));
+    oz_status st = oz_digest_tensors(out, c, tensors, n, j->pool, "reading the model");
+    oz_sha256_add(&s, out, 64);
+    oz_sha256_hex(out, &s);
+    oz_free(tensors);
+    return st;
+}
+
+static oz_status identity(json_t **out, const job *j, oz_err *err) {
     const oz_quantize *q = j->q;
     const oz_calibration *c = j->cfg->calibration;
-    oz_sha256 model, plan, text;
-    oz_sha256_init(&model);
-    add_json(&model, oz_ckpt_config(q->ckpt));
-    for (size_t i = 0; i < oz_ckpt_count(q->ckpt); i++) {
-        const oz_tensor *t = oz_ckpt_at(q->ckpt, i);
-        oz_sha256_add(&model, t->name, strlen(t->name) + 1);
-        oz_sha256_add(&model, &(int64_t[]){(int64_t)t->dtype, (int64_t)t->n_bytes}, 2 * sizeof(int64_t));
-    }
+    oz_sha256 plan, text;
+    char model[65];
+    OZ_TRY(model_digest(model, j, err));
     oz_sha256_init(&plan);
     add_json(&plan, q->config);
     oz_sha256_add(&plan, &j->cfg->dampening, sizeof j->cfg->dampening);
@@ -68,8 +79,14 @@ static json_t *identity(const job *j) {
     oz_sha256_init(&text);
     oz_sha256_add(&text, c->begin, (size_t)(c->n_seqs + 1) * sizeof *c->begin);
     oz_sha256_add(&text, c->ids, (size_t)c->begin[c->n_seqs] * sizeof *c->ids);
-    return json_pack("{s:o, s:o, s:o, s:s}", "model", hex(&model), "scheme or other option", hex(&plan), "calibration text", hex(&text), "version of the program",
-                     j->cfg->version);
+    *out = json_pack("{s:s, s:o, s:o, s:s}", "model", model, "scheme or other option", hex(&plan), "calibration text", hex(&text), "version of the program", j->cfg->version);
+    return OZ_OK;
+}
+
+static char *residual_path(const job *j, int64_t layer, const char *suffix) {
+    char name[64];
+    snprintf(name, sizeof name, "residual-%" PRId64 "%s", layer, suffix);
+    return oz_work_path(&j->work, name);
 }
 
 /* ---- checks ---- */
@@ -93,27 +110,114 @@ static oz_status check(job *j, oz_err *err) {
 
 /* ---- the checkpoint under way ---- */
 
-/* The tensors that stand for an item in the new checkpoint. */
-static oz_status item_keep(job *j, const oz_quantize_item *it, oz_err *err) {
-    if (!it->quantized) return oz_writer_keep(j->writer, it->tensor->name, err);
+/* Names of the tensors of the new checkpoint that stand for an item. */
+typedef struct names { char *items[OZ_MAX_PARTS]; int n; } names;
+
+static names names_of(const job *j, const oz_quantize_item *it) {
+    names out = {.n = it->absent ? 0 : 1};
+    if (!it->quantized) {
+        out.items[0] = it->absent ? NULL : oz_strdup(it->tensor->name);
+        return out;
+    }
     oz_part parts[OZ_MAX_PARTS];
-    const int n = oz_scheme_parts(parts, &j->q->scheme, it->arch->rows, it->arch->cols, j->q->model_dtype);
-    for (int i = 0; i < n; i++) {
-        char *name = oz_asprintf("%s%s", it->arch->module, parts[i].suffix);
-        oz_status st = oz_writer_keep(j->writer, name, err);
-        oz_free(name);
-        OZ_TRY(st);
+    out.n = oz_scheme_parts(parts, &j->q->scheme, it->arch->rows, it->arch->cols, j->q->model_dtype);
+    for (int i = 0; i < out.n; i++) out.items[i] = oz_asprintf("%s%s", it->arch->module, parts[i].suffix);
+    return out;
+}
+
+static void names_free(names *n) {
+    for (int i = 0; i < n->n; i++) oz_free(n->items[i]);
+}
+
+/* The layer that an item waits for; -1: it is kept, and written before them all. */
+static int64_t layer_of(const oz_quantize_item *it) { return it->quantized ? it->arch->layer : -1; }
+
+/* Of what a layer has put into a checkpoint (-1: of what is kept). */
+static oz_status layer_digest(char out[65], const job *j, const oz_ckpt *c, int64_t layer, oz_err *err) {
+    const oz_tensor **tensors = oz_alloc_array(j->q->n_items * OZ_MAX_PARTS + 1, sizeof *tensors);
+    size_t n = 0;
+    oz_status st = OZ_OK;
+    for (size_t i = 0; st == OZ_OK && i < j->q->n_items; i++) {
+        if (layer_of(&j->q->items[i]) != layer) continue;
+        names of = names_of(j, &j->q->items[i]);
+        for (int k = 0; k < of.n; k++)
+            if (!(tensors[n++] = oz_ckpt_find(c, of.items[k])) && st == OZ_OK)
+                st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: %s is not there", oz_ckpt_path(c), of.items[k]);
+        names_free(&of);
+    }
+    if (st == OZ_OK) st = oz_digest_tensors(out, c, tensors, n, j->pool, "checking");
+    oz_free(tensors);
+    return st;
+}
+
+static oz_status digest_now(char out[65], const job *j, int64_t layer, oz_err *err) {
+    oz_ckpt *c;
+    OZ_TRY(oz_ckpt_open(&c, j->work.out, err));
+    oz_status st = layer_digest(out, j, c, layer, err);
+    oz_ckpt_close(&c);
+    return st;
+}
+
+/* What the manifest says of a thing, and what was found. */
+static bool proves(const json_t *said, const char *found) { return json_is_string(said) && strcmp(json_string_value(said), found) == 0; }
+
+static oz_status side_files_check(const job *j, const char *dir, oz_err *err) {
+    const json_t *said = json_object_get(j->work.manifest, "files");
+    json_t *found, *v;
+    const char *name;
+    OZ_TRY(oz_digest_side_files(&found, dir, j->q->layout, err));
+    oz_status st = OZ_OK;
+    json_object_foreach((json_t *)said, name, v)
+        if (st == OZ_OK && !json_equal(v, json_object_get(found, name))) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s/%s: is not as it was written", dir, name);
+    json_object_foreach(found, name, v)
+        if (st == OZ_OK && !json_object_get(said, name)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s/%s: is not of this run", dir, name);
+    json_decref(found);
+    return st;
+}
+
+static oz_status layers_check(const job *j, const oz_ckpt *c, oz_err *err) {
+    char found[65];
+    OZ_TRY(layer_digest(found, j, c, -1, err));
+    OZ_NEED(proves(json_object_get(j->work.manifest, "kept"), found), err, OZ_E_FORMAT, "%s: what is not quantized is not as it was written", oz_ckpt_path(c));
+    for (int64_t i = 0; i < j->work.layers_done; i++) {
+        OZ_TRY(layer_digest(found, j, c, i, err));
+        OZ_NEED(proves(json_array_get(json_object_get(j->work.manifest, "layers"), (size_t)i), found), err, OZ_E_FORMAT, "%s: layer %" PRId64 " is not as it was written",
+                oz_ckpt_path(c), i);
     }
     return OZ_OK;
 }
 
+/* All that the manifest speaks of is in `dir`, to the byte. */
+static oz_status out_check(const job *j, const char *dir, oz_err *err) {
+    oz_ckpt *c;
+    OZ_TRY(side_files_check(j, dir, err));
+    OZ_TRY(oz_ckpt_open(&c, dir, err));
+    oz_status st = layers_check(j, c, err);
+    oz_ckpt_close(&c);
+    return st;
+}
+
+static oz_status residual_check(const job *j, oz_err *err) {
+    if (j->work.layers_done <= 0 || j->work.layers_done == j->n_layers) return OZ_OK;
+    char found[65], *path = residual_path(j, j->work.layers_done, "");
+    oz_status st = oz_digest_file(found, path, err);
+    if (st == OZ_OK && !proves(json_object_get(j->work.manifest, "residual"), found)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: is not as it was written", path);
+    oz_free(path);
+    return st;
+}
+
 static oz_status out_take_up(job *j, oz_err *err) {
     OZ_TRY(oz_writer_reopen(&j->writer, j->q->layout, j->work.out, err));
+    OZ_TRY(out_check(j, j->work.out, err));
+    OZ_TRY(residual_check(j, err));
     j->stream.writer = j->writer;
     for (size_t i = 0; i < j->q->n_items; i++) {
-        const oz_quantize_item *it = &j->q->items[i];
-        if (it->absent || (it->quantized && it->arch->layer >= j->work.layers_done)) continue;
-        OZ_TRY(item_keep(j, it, err));
+        if (layer_of(&j->q->items[i]) >= j->work.layers_done) continue;
+        names of = names_of(j, &j->q->items[i]);
+        oz_status st = OZ_OK;
+        for (int k = 0; st == OZ_OK && k < of.n; k++) st = oz_writer_keep(j->writer, of.items[k], err);
+        names_free(&of);
+        OZ_TRY(st);
     }
     return OZ_OK;
 }
@@ -146,20 +250,20 @@ static oz_status out_begin(job *j, oz_err *err) {
     for (size_t i = 0; i < j->q->n_items; i++)
         if (!j->q->items[i].quantized) OZ_TRY(oz_quantize_write_item(j->q, &j->q->items[i], &j->stream, err));
     OZ_TRY(oz_writer_sync(j->writer, err));
+    json_t *files;
+    char kept[65];
+    OZ_TRY(oz_digest_side_files(&files, j->work.out, j->q->layout, err));
+    json_object_set_new(j->work.manifest, "files", files);
+    OZ_TRY(digest_now(kept, j, -1, err));
+    json_object_set_new(j->work.manifest, "kept", json_string(kept));
     j->work.layers_done = 0;
     return oz_work_save(&j->work, err);
 }
 
 /* ---- running sequences ---- */
 
-static char *residual_path(const job *j, int64_t layer, const char *suffix) {
-    char name[64];
-    snprintf(name, sizeof name, "residual-%" PRId64 "%s", layer, suffix);
-    return oz_work_path(&j->work, name);
-}
-
 /* All sequences through one layer: to the taps, or into the file of the next layer's inputs. */
-typedef struct pass { job *j; oz_model *m; oz_state *state; int64_t layer; float *x, *y; int32_t *blocks; oz_rows_file in, out; bool has_in, has_out; } pass;
+typedef struct pass { job *j; oz_model *m; oz_state *state; int64_t layer; float *x, *y; int32_t *blocks; oz_rows_file in, out; oz_sha256 written; bool has_in, has_out; } pass;
 
 static void on_tap(void *arg, const oz_tap *t) {
     job *j = arg;
@@ -178,7 +282,10 @@ static oz_status sequence_run(pass *p, int64_t i, oz_err *err) {
     const oz_call call = {.ids = p->has_in ? NULL : c->ids + c->begin[i], .n_tok = n, .segs = &seg, .n_segs = 1, .layer_begin = p->layer, .layer_end = p->layer + 1,
                           .residual_in = p->has_in ? p->x : NULL, .residual_out = p->has_out ? p->y : NULL, .tap = p->has_out ? NULL : on_tap, .tap_arg = j};
     OZ_TRY(oz_model_run(p->m, p->state, &call, NULL, err));
-    if (p->has_out) OZ_TRY(oz_rows_write(&p->out, p->y, offset, (size_t)n * row, err));
+    if (p->has_out) {
+        OZ_TRY(oz_rows_write(&p->out, p->y, offset, (size_t)n * row, err));
+        oz_sha256_add(&p->written, p->y, (size_t)n * row);
+    }
     return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
 }
 
@@ -210,9 +317,11 @@ static void pass_close(pass *p) {
 
 static oz_status sequences_run(job *j, oz_model *m, int64_t layer, bool has_out, oz_err *err) {
     pass p = {.j = j, .m = m, .layer = layer};
+    oz_sha256_init(&p.written);
     oz_status st = pass_open(&p, has_out, err);
     for (int64_t i = 0; st == OZ_OK && i < j->cfg->calibration->n_seqs; i++) st = sequence_run(&p, i, err);
     if (st == OZ_OK && has_out) st = oz_rows_sync(&p.out, err);
+    if (st == OZ_OK && has_out) json_object_set_new(j->work.manifest, "residual", hex(&p.written));
     pass_close(&p);
     return st;
 }
@@ -320,6 +429,9 @@ static oz_status layer_run(job *j, int64_t layer, oz_err *err) {
     OZ_TRY(st);
     OZ_TRY(oz_writer_sync(j->writer, err));
     if (layer + 1 < j->n_layers) OZ_TRY(outputs_write(j, layer, err));
+    char done[65];
+    OZ_TRY(digest_now(done, j, layer, err));
+    json_array_append_new(json_object_get(j->work.manifest, "layers"), json_string(done));
     j->work.layers_done = layer + 1;
     OZ_TRY(oz_work_save(&j->work, err));
     char *spent = residual_path(j, layer, "");
@@ -340,9 +452,20 @@ static int64_t bytes_of(const job *j, bool quantized, int64_t layer) {
     return n;
 }
 
+/* What --resume finds must be what the manifest speaks of. Where no layer is done yet, little is lost by beginning anew. */
+static oz_status take_up(job *j, oz_err *err) {
+    oz_err bad = {0};
+    oz_status st = out_take_up(j, &bad);
+    if (st == OZ_OK || st == OZ_E_INTERRUPTED) return st;
+    OZ_NEED(j->work.layers_done == 0, err, st, "%s cannot be taken up, remove it to begin anew: %s", j->work.dir, bad.msg);
+    oz_log_warn("%s: begins anew: %s", j->work.dir, bad.msg);
+    oz_writer_close(&j->writer);
+    return out_begin(j, err);
+}
+
 static oz_status run(job *j, const char *target, oz_err *err) {
     oz_stream_init(&j->stream, NULL, j->pool, "copying", bytes_of(j, false, 0));
-    OZ_TRY(j->work.layers_done < 0 ? out_begin(j, err) : out_take_up(j, err));
+    OZ_TRY(j->work.layers_done < 0 ? out_begin(j, err) : take_up(j, err));
     oz_progress_deinit(&j->stream.progress);
     oz_progress_init(&j->stream.progress, "quantizing", "B", bytes_of(j, true, j->work.layers_done));
     j->stream.done_bytes = 0;
@@ -352,38 +475,55 @@ static oz_status run(job *j, const char *target, oz_err *err) {
     return oz_dir_commit(j->work.out, target, j->cfg->force, err);
 }
 
-/* A run that was killed after its checkpoint had appeared has only its folder to remove. */
-static bool is_finished(const job *j, const char *target) {
-    return j->work.layers_done == j->n_layers && !oz_path_exists(j->work.out) && oz_path_exists(target);
+/* A run that was killed after its checkpoint had appeared has only its folder to remove. What lies at out/ then is nothing, or, the two having
+ * changed places, the checkpoint that was replaced: only the digests tell which of them is the new one. */
+static oz_status finished_check(bool *is_finished, const job *j, const char *target) {
+    *is_finished = false;
+    if (j->work.layers_done < j->n_layers || !oz_path_exists(target)) return OZ_OK;
+    oz_status st = out_check(j, target, NULL);
+    *is_finished = st == OZ_OK;
+    return st == OZ_E_INTERRUPTED ? st : OZ_OK;
 }
 
-static oz_status work_begin(job *j, const char *target, oz_err *err) {
-    json_t *id = identity(j);
+static oz_status work_begin(bool *is_finished, job *j, const char *target, oz_err *err) {
+    json_t *id;
+    OZ_TRY(identity(&id, j, err));
     oz_status st = oz_work_open(&j->work, target, j->cfg->resume, id, err);
     json_decref(id);
     OZ_TRY(st);
-    OZ_NEED(is_finished(j, target) || j->cfg->force || !oz_path_exists(target), err, OZ_E_ARG, "%s: exists already (--force replaces it)", target);
+    const int64_t done = j->work.layers_done, n = (int64_t)json_array_size(json_object_get(j->work.manifest, "layers"));
+    OZ_NEED(done <= j->n_layers && n == (done < 0 ? 0 : done), err, OZ_E_FORMAT, "%s/manifest.json: layers_done: expected %" PRId64 ", the number of digests in layers, and at most %" PRId64
+            ", found %" PRId64 "; remove the folder to begin anew", j->work.dir, n, j->n_layers, done);
+    OZ_TRY(finished_check(is_finished, j, target));
+    OZ_NEED(*is_finished || j->cfg->force || !oz_path_exists(target), err, OZ_E_ARG, "%s: exists already (--force replaces it)", target);
     return OZ_OK;
+}
+
+/* What of the folder stays when the run does not end: what --resume takes up, or nothing. */
+static void break_off(job *j, oz_status st, oz_err *err) {
+    if (st == OZ_E_INTERRUPTED) {
+        oz_err_clear(err);
+        oz_err_set(err, st, __FILE__, __LINE__, "interrupted; %s holds %" PRId64 " of %" PRId64 " layers: the same command with --resume goes on from there", j->work.dir,
+                   j->work.layers_done < 0 ? 0 : j->work.layers_done, j->n_layers);
+    } else if (j->work.layers_done > 0) oz_log_info("%s keeps what was done; the same command with --resume goes on from there", j->work.dir);
+    else oz_work_remove(&j->work, NULL);
 }
 
 oz_status oz_quantize_gptq(json_t **report, oz_quantize *q, const char *target, const oz_quantize_gptq_cfg *cfg, oz_pool *pool, oz_err *err) {
     job j = {.q = q, .cfg = cfg, .pool = pool};
+    bool is_finished = false;
     *report = NULL;
     oz_blas_init();
     OZ_TRY(check(&j, err));
     OZ_NEED(cfg->force || cfg->resume || !oz_path_exists(target), err, OZ_E_ARG, "%s: exists already (--force replaces it)", target);
-    oz_status st = work_begin(&j, target, err);
-    if (st == OZ_OK && !is_finished(&j, target)) {
+    oz_status st = work_begin(&is_finished, &j, target, err);
+    if (st == OZ_OK && !is_finished) {
         st = run(&j, target, err);
         oz_stream_deinit(&j.stream);
         oz_writer_close(&j.writer);
-        if (st == OZ_E_INTERRUPTED) {
-            oz_err_clear(err);
-            oz_err_set(err, st, __FILE__, __LINE__, "interrupted; %s holds %" PRId64 " of %" PRId64 " layers: the same command with --resume goes on from there", j.work.dir,
-                       j.work.layers_done < 0 ? 0 : j.work.layers_done, j.n_layers);
-        } else if (st != OZ_OK) oz_log_info("%s keeps what was done; the same command with --resume goes on from there", j.work.dir);
     }
-    if (st == OZ_OK) st = oz_dir_remove(j.work.dir, err);
+    if (st != OZ_OK && j.work.dir) break_off(&j, st, err);
+    if (st == OZ_OK) st = oz_work_remove(&j.work, err);
     if (st == OZ_OK) *report = json_incref(json_object_get(j.work.manifest, "modules"));
     oz_work_close(&j.work);
     oz_free(j.inputs);

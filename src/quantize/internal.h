@@ -82,12 +82,20 @@ typedef struct oz_gptq { const oz_hessian *hessian; const oz_factor *factor; con
 typedef struct oz_gptq_result { void *codes, *scales; int64_t code_row_bytes, scale_row_bytes; double before, after; } oz_gptq_result;
 oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, const char *what, oz_err *err);
 
+/* ---- digests (digest.c): sha256 in hexadecimal; OZ_E_INTERRUPTED has no message ---- */
+/* Of names, types and bytes, in the order of the list. what: for the progress line. */
+oz_status oz_digest_tensors(char out[65], const oz_ckpt *c, const oz_tensor *const *tensors, size_t n, oz_pool *pool, const char *what);
+oz_status oz_digest_file(char out[65], const char *path, oz_err *err);
+/* {name: digest} of the files of a folder that are not the layout's. */
+oz_status oz_digest_side_files(json_t **out, const char *dir, const oz_layout *l, oz_err *err);
+
 /* ---- the work folder (work.c) ---- */
 typedef struct oz_work { char *dir, *out; json_t *manifest; int64_t layers_done; /* -1: what is kept is not written yet */ int lock; } oz_work;
-/* identity: an object of what the run depends on; an existing folder is an error without `resume`, and one with another identity, or in which
- * another process is at work, always. */
+/* identity: an object of what the run depends on; work of before is an error without `resume`, and with another identity, or where another
+ * process is at work, always. */
 oz_status oz_work_open(oz_work *w, const char *target, bool resume, const json_t *identity, oz_err *err);
 oz_status oz_work_save(oz_work *w, oz_err *err);
+oz_status oz_work_remove(oz_work *w, oz_err *err); /* the folder; the manifest goes last, so that a removal that was broken off is taken up */
 void oz_work_close(oz_work *w);
 char *oz_work_path(const oz_work *w, const char *name); /* oz_free */
 

@@ -1,12 +1,14 @@
 /* The work folder of a quantization that goes layer by layer: OUT.gptq beside OUT.
- *   manifest.json  what the run was begun with (hashes), how many layers are done, and their report
+ *   manifest.json  what the run was begun with (hashes), how many layers are done, their report, and digests that prove what is done
  *   lock           held by the process at work, whose number it holds; the system lets go of it when that ends, however it ends
  *   out/           the checkpoint in its final layout; the tensors of layers that are done, and all that is kept, are in place
  *   residual-N     what goes into layer N, of all sequences, f32; layer 0's input is the ids
  * The manifest is replaced atomically and last, after all that it speaks of was synced. Whatever it does not speak of is made anew, so
- * a process may be killed anywhere. */
+ * a process may be killed anywhere. A folder without a manifest holds nothing: that of a run that had not begun, or was done. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,17 +61,64 @@ static oz_status lock_take(oz_work *w, const char *dir, oz_err *err) {
     return st;
 }
 
-/* The folder appears with its manifest in it, and locked. */
+/* Removes what is spent. */
+static oz_status sweep(const oz_work *w, bool (*is_spent)(const oz_work *w, const char *name), oz_err *err) {
+    DIR *d = opendir(w->dir);
+    if (!d) return io_error(err, w->dir, "cannot read");
+    oz_status st = OZ_OK;
+    for (const struct dirent *e; st == OZ_OK && (e = readdir(d));) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || !is_spent(w, e->d_name)) continue;
+        char *path = oz_work_path(w, e->d_name);
+        st = oz_dir_remove(path, err);
+        oz_free(path);
+    }
+    closedir(d);
+    return st;
+}
+
+static bool is_content(const oz_work *w, const char *name) { return strcmp(name, "manifest.json") != 0 && strcmp(name, "lock") != 0; }
+static bool is_temporary(const oz_work *w, const char *name) { return strncmp(name, ".manifest.json.tmp-", 19) == 0; }
+
+/* What a killed process left behind: half a manifest, and rows that are not the next layer's input. */
+static bool is_leftover(const oz_work *w, const char *name) {
+    char keep[64];
+    snprintf(keep, sizeof keep, "residual-%" PRId64, w->layers_done);
+    return is_temporary(w, name) || (strncmp(name, "residual-", 9) == 0 && strcmp(name, keep) != 0);
+}
+
+oz_status oz_work_remove(oz_work *w, oz_err *err) {
+    char *manifest = oz_work_path(w, "manifest.json"), *lock = oz_work_path(w, "lock");
+    oz_status st = sweep(w, is_content, err);
+    if (st == OZ_OK && unlink(manifest) != 0 && errno != ENOENT) st = io_error(err, manifest, "cannot remove");
+    if (st == OZ_OK && unlink(lock) != 0) st = io_error(err, lock, "cannot remove");
+    if (st == OZ_OK && rmdir(w->dir) != 0 && errno != ENOTEMPTY) st = io_error(err, w->dir, "cannot remove"); /* not empty: another process begins */
+    oz_free(manifest);
+    oz_free(lock);
+    return st;
+}
+
+/* Makes the folder, or finds that it is one of ours. A folder of another's must not get so much as a lock. */
+static oz_status folder_make(const oz_work *w, bool *has_manifest, oz_err *err) {
+    char *manifest = oz_work_path(w, "manifest.json"), found[256] = "";
+    *has_manifest = oz_path_exists(manifest);
+    oz_free(manifest);
+    if (mkdir(w->dir, 0777) == 0 || *has_manifest) return OZ_OK;
+    OZ_NEED(errno != ENOENT, err, OZ_E_IO, "%s: the folder that it would be made in does not exist", w->dir);
+    if (errno != EEXIST) return io_error(err, w->dir, "cannot create");
+    DIR *d = opendir(w->dir);
+    if (!d) return io_error(err, w->dir, "expected the folder of a run, or none");
+    for (const struct dirent *e; (e = readdir(d));)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && is_content(w, e->d_name) && !is_temporary(w, e->d_name)) snprintf(found, sizeof found, "%s", e->d_name);
+    closedir(d);
+    OZ_NEED(!*found, err, OZ_E_ARG, "%s: the work would go there, and it holds something else (%s); choose another name for the output", w->dir, found);
+    return OZ_OK;
+}
+
 static oz_status begin(oz_work *w, const json_t *identity, oz_err *err) {
     w->layers_done = -1;
-    w->manifest = json_pack("{s:O, s:i, s:[]}", "run", identity, "layers_done", -1, "modules");
-    oz_outdir *dir;
-    OZ_TRY(oz_outdir_open(&dir, w->dir, false, err));
-    oz_status st = manifest_write(w->manifest, oz_outdir_path(dir), err);
-    if (st == OZ_OK) st = lock_take(w, oz_outdir_path(dir), err);
-    if (st == OZ_OK) st = oz_outdir_commit(dir, err);
-    oz_outdir_close(&dir);
-    return st;
+    w->manifest = json_pack("{s:O, s:i, s:[], s:[]}", "run", identity, "layers_done", -1, "layers", "modules");
+    OZ_TRY(sweep(w, is_temporary, err));
+    return oz_work_save(w, err);
 }
 
 static oz_status same_run(const oz_work *w, const json_t *identity, oz_err *err) {
@@ -88,10 +137,11 @@ static oz_status take_up(oz_work *w, const json_t *identity, oz_err *err) {
         w->layers_done = -2;
         st = oz_json_int(&w->layers_done, w->manifest, path, "layers_done", -1, 1 << 20, err);
     }
-    if (st == OZ_OK && (w->layers_done == -2 || !json_is_array(json_object_get(w->manifest, "modules"))))
-        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected layers_done and modules; remove the folder to begin anew", path);
+    if (st == OZ_OK && (w->layers_done == -2 || !json_is_array(json_object_get(w->manifest, "modules")) || !json_is_array(json_object_get(w->manifest, "layers"))))
+        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected layers_done, layers and modules; remove the folder to begin anew", path);
     oz_free(path);
-    return st == OZ_OK ? same_run(w, identity, err) : st;
+    if (st == OZ_OK) st = same_run(w, identity, err);
+    return st == OZ_OK ? sweep(w, is_leftover, err) : st;
 }
 
 oz_status oz_work_open(oz_work *w, const char *target, bool resume, const json_t *identity, oz_err *err) {
@@ -101,10 +151,10 @@ oz_status oz_work_open(oz_work *w, const char *target, bool resume, const json_t
     *w = (oz_work){.dir = oz_asprintf("%s.gptq", name), .lock = -1};
     oz_free(name);
     w->out = oz_work_path(w, "out");
-    oz_status st = OZ_OK;
-    const bool begun = oz_path_exists(w->dir);
-    if (begun) st = lock_take(w, w->dir, err);
-    if (!begun) st = begin(w, identity, err);
+    bool begun = false;
+    oz_status st = folder_make(w, &begun, err);
+    if (st == OZ_OK) st = lock_take(w, w->dir, err);
+    if (st == OZ_OK && !begun) st = begin(w, identity, err);
     else if (st == OZ_OK && resume) st = take_up(w, identity, err);
     else if (st == OZ_OK)
         st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: holds the work of a run that was broken off; --resume goes on with it, removing the folder begins anew", w->dir);

@@ -24,7 +24,6 @@ echo '{"ids":[5,"x"]}' >"$T/bad.jsonl"
 fails 'a line that is none' 1 'bad.jsonl: line 1: ids[1]: must be a token id' g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
 fails 'sequences longer than the model' 1 '--max-seq-length: the model takes 512 tokens, and the calibration has sequences of 600' \
     g -o "$T/o" --calibration "$T/600.jsonl" --num-calibration-samples 1 --max-seq-length 600
-rm -rf "$T/o.gptq"
 fails 'the head' 1 'lm_head: --method gptq quantizes what is in layers' g -o "$T/o" --targets Linear --targets lm_head
 ok 'nothing was written' test ! -e "$T/o" -a ! -e "$T/o.gptq"
 
@@ -101,18 +100,44 @@ rmdir "$T/b"
 ok 'which was done' g -o "$T/b" --resume >"$T/out"
 ok 'and gives the same bytes' diff -r "$T/a" "$T/b"
 
-# Killed when only the work folder was left to remove.
-mkdir "$T/c.gptq" && cp -r "$T/a" "$T/c"
+# What is taken up must be what was written: another model, and damage of every kind, are found.
 rm -rf "$T/b"
 "${G[@]}" -o "$T/b" >"$T/out" 2>&1 &
-for i in $(seq 3000); do grep -qs '"layers_done": 2' "$T/b.gptq/manifest.json" && break; sleep 0.005; done
+for i in $(seq 3000); do grep -qs '"layers_done": [12]' "$T/b.gptq/manifest.json" && break; sleep 0.005; done
 kill -9 $! 2>/dev/null
 wait $! 2>/dev/null
-sed 's/"layers_done": -*[0-9]*/"layers_done": 3/' "$T/b.gptq/manifest.json" >"$T/c.gptq/manifest.json"
-ok 'a finished run only tidies up' g -o "$T/c" --resume >"$T/out"
-ok 'and leaves the checkpoint alone' diff -r "$T/a" "$T/c"
-ok 'nothing else is left' test ! -e "$T/c.gptq"
-rm -rf "$T/b" "$T/b.gptq"
+cp -r "$T/b.gptq" "$T/kept"
+done=$(json "$T/kept/manifest.json" .layers_done) size=$(wc -c <"$T/kept/out/model.safetensors")
+cp -r $M/llama "$T/llama"
+flip() { printf '\377' | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; } # FILE OFFSET
+flip "$T/llama/model.safetensors" $(($(wc -c <"$T/llama/model.safetensors") - 5))
+fails 'resumed with another model of the same shapes' 1 "$T/b.gptq: was begun with another model" $OUNCE quantize "$T/llama" "${G[@]:3}" -o "$T/b" --resume
+damaged() { # NAME TEXT COMMAND...: the command spoils w, a copy of the work
+    rm -rf "$T/b.gptq" && cp -r "$T/kept" "$T/b.gptq"
+    (cd "$T/b.gptq" && eval "$3")
+    fails "resumed with $1" 1 "$2" g -o "$T/b" --resume
+    ok "resumed with $1: no checkpoint, and the work is left as it is" test ! -e "$T/b" -a -e "$T/b.gptq/manifest.json"
+}
+damaged 'no weights' "$T/b.gptq cannot be taken up, remove it to begin anew: $T/b.gptq/out/model.safetensors: cannot open: No such file" 'rm out/model.safetensors'
+damaged 'weights that were cut off' "$T/b.gptq/out/model.safetensors: expected $size bytes, found 9000" 'truncate -s 9000 out/model.safetensors'
+damaged 'weights of zeros' "$T/b.gptq/out/model.safetensors: its header is not the one that was written" "truncate -s 0 out/model.safetensors; truncate -s $size out/model.safetensors"
+at() { jq -r --arg n "$1" '.[$n].data_offsets[0]' <<<"$head"; } # of a tensor in the file
+n=$(od -An -tu8 -N8 "$T/kept/out/model.safetensors") && head=$(tail -c +9 "$T/kept/out/model.safetensors" | head -c $n)
+damaged 'a code that changed' "$T/b.gptq/out: layer 0 is not as it was written" "flip out/model.safetensors $((8 + n + $(at model.layers.0.mlp.up_proj.weight_packed)))"
+damaged 'a norm that changed' "$T/b.gptq/out: what is not quantized is not as it was written" "flip out/model.safetensors $((8 + n + $(at model.norm.weight)))"
+damaged 'another config' "$T/b.gptq/out/config.json: is not as it was written" 'echo >>out/config.json'
+damaged 'another recipe' "$T/b.gptq/out/ounce_recipe.json: is not as it was written" 'rm out/ounce_recipe.json'
+damaged 'a file of another' "$T/b.gptq/out/tokenizer.json: is not of this run" 'echo {} >out/tokenizer.json'
+damaged 'other inputs of a layer' "$T/b.gptq/residual-$done: is not as it was written" "flip residual-$done 77"
+damaged 'more layers than are proven' "manifest.json: layers_done: expected $done, the number of digests in layers, and at most 3, found 3" \
+    "sed -i 's/\"layers_done\": [12]/\"layers_done\": 3/' manifest.json"
+rm -rf "$T/b.gptq" && cp -r "$T/kept" "$T/b.gptq" && touch "$T/b.gptq/.manifest.json.tmp-1-0" "$T/b.gptq/residual-9.new"
+ok 'undamaged, it goes on' g -o "$T/b" --resume >"$T/out"
+ok 'and gives the same bytes' diff -r "$T/a" "$T/b"
+ok 'nothing else is left' test ! -e "$T/b.gptq"
+mkdir "$T/d.gptq" && touch "$T/d.gptq/mine"
+fails 'a folder of another at the place of the work' 1 "$T/d.gptq: the work would go there, and it holds something else (mine); choose another name" g -o "$T/d"
+same 'which is left alone' mine "$(ls -A "$T/d.gptq")"
 
 # Other architectures and schemes.
 for m in qwen3 llama-tied-bias mixtral; do

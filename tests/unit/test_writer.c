@@ -109,6 +109,19 @@ static void test_reopen(void **state) {
         free(a);
         free(b);
     }
+    /* What is not there as it was written is not taken up, and not mended with zeros. */
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", parts, oz_layout_file(l, 0, NULL));
+    size_t n;
+    char *bytes = test_read(path, &n);
+    assert_int_equal(truncate(path, (off_t)n - 1), 0);
+    refused(oz_writer_reopen(&w, l, parts, &err), OZ_E_FORMAT, "expected");
+    assert_int_equal(truncate(path, 0) | truncate(path, (off_t)n), 0);
+    refused(oz_writer_reopen(&w, l, parts, &err), OZ_E_FORMAT, "header");
+    assert_int_equal(unlink(path), 0);
+    refused(oz_writer_reopen(&w, l, parts, &err), OZ_E_IO, path);
+    assert_int_equal(access(path, F_OK), -1);
+    free(bytes);
     oz_layout_free(&l);
 }
 

@@ -1,0 +1,95 @@
+/* What proves that bytes are still those that were meant: of a model, of what of a checkpoint is written, of files. Each tensor has a sha256 of
+ * its own, so that all threads take part, and those are summed up in the order of the list. A sample (size, time and some kilobytes of a
+ * tensor) would be faster, but two fine-tunes of one model may differ anywhere, and a job that needs the digest reads every weight twice. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/sha256.h"
+#include "quantize/internal.h"
+
+enum { PIECE = 1 << 20 };
+
+typedef struct job { const oz_ckpt *ckpt; const oz_tensor *const *tensors; char (*hex)[65]; oz_progress progress; atomic_llong done; } job;
+
+static void hash_tensors(void *arg, int thread, int64_t begin, int64_t end) {
+    job *j = arg;
+    for (int64_t i = begin; i < end; i++) {
+        const oz_tensor *t = j->tensors[i];
+        oz_sha256 s;
+        oz_sha256_init(&s);
+        for (size_t at = 0; at < t->n_bytes && !oz_interrupted(); at += PIECE) {
+            const size_t n = t->n_bytes - at < PIECE ? t->n_bytes - at : PIECE;
+            oz_sha256_add(&s, (const char *)t->data + at, n);
+            const long long done = atomic_fetch_add(&j->done, (long long)n) + (long long)n;
+            if (thread == 0) oz_progress_step(&j->progress, done);
+        }
+        oz_sha256_hex(j->hex[i], &s);
+        oz_ckpt_drop(j->ckpt, t);
+    }
+}
+
+oz_status oz_digest_tensors(char out[65], const oz_ckpt *c, const oz_tensor *const *tensors, size_t n, oz_pool *pool, const char *what) {
+    job j = {c, tensors, oz_alloc_array(n + 1, sizeof *j.hex), {0}, 0};
+    int64_t total = 0;
+    for (size_t i = 0; i < n; i++) total += (int64_t)tensors[i]->n_bytes;
+    oz_progress_init(&j.progress, what, "B", total);
+    oz_pool_run(pool, (int64_t)n, 1, hash_tensors, &j);
+    oz_progress_deinit(&j.progress);
+    oz_sha256 s;
+    oz_sha256_init(&s);
+    for (size_t i = 0; i < n; i++) {
+        oz_sha256_add(&s, tensors[i]->name, strlen(tensors[i]->name) + 1);
+        oz_sha256_add(&s, &(int64_t[]){(int64_t)tensors[i]->dtype, (int64_t)tensors[i]->n_bytes}, 2 * sizeof(int64_t));
+        oz_sha256_add(&s, j.hex[i], 64);
+    }
+    oz_sha256_hex(out, &s);
+    oz_free(j.hex);
+    return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
+}
+
+oz_status oz_digest_file(char out[65], const char *path, oz_err *err) {
+    oz_mmap m;
+    oz_sha256 s;
+    OZ_TRY(oz_mmap_open(&m, path, err));
+    oz_sha256_init(&s);
+    for (size_t at = 0; at < m.n_bytes && !oz_interrupted(); at += PIECE) {
+        const size_t n = m.n_bytes - at < PIECE ? m.n_bytes - at : PIECE;
+        oz_sha256_add(&s, m.data + at, n);
+        oz_mmap_drop(&m, m.data + at, n);
+    }
+    oz_sha256_hex(out, &s);
+    oz_mmap_close(&m);
+    return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
+}
+
+static bool in_layout(const oz_layout *l, const char *name) {
+    for (size_t i = 0; i < oz_layout_file_count(l); i++)
+        if (strcmp(oz_layout_file(l, i, NULL), name) == 0) return true;
+    return false;
+}
+
+oz_status oz_digest_side_files(json_t **out, const char *dir, const oz_layout *l, oz_err *err) {
+    DIR *d = opendir(dir);
+    *out = NULL;
+    OZ_NEED(d, err, OZ_E_IO, "%s: %s", dir, strerror(errno));
+    json_t *files = json_object();
+    oz_status st = OZ_OK;
+    for (const struct dirent *e; st == OZ_OK && (e = readdir(d));) {
+        char hex[65];
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || in_layout(l, e->d_name)) continue;
+        char *path = oz_path_join(dir, e->d_name);
+        json_t *name = oz_json_text(e->d_name);
+        st = oz_digest_file(hex, path, err);
+        if (st == OZ_OK) json_object_set_new(files, json_string_value(name), json_string(hex));
+        json_decref(name);
+        oz_free(path);
+    }
+    closedir(d);
+    if (st != OZ_OK) json_decref(files);
+    else *out = files;
+    return st;
+}
