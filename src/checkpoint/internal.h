@@ -88,6 +88,51 @@ int64_t oz_gguf_int_at(const oz_gguf_kv *kv, uint64_t i);
 /* bos_token_id, eos_token_id (a list if the end of a turn is another token), pad_token_id, as far as they are known (gguf_hf.c). */
 oz_status oz_gguf_special_ids(json_t *config, const oz_gguf *g, int64_t vocab_size, oz_err *err);
 
+/* ---- vocabularies in other forms, as tokenizer.json: tokens.c, tokens_merges.c; read by spm.c, tiktoken.c, gguf_text.c ---- */
+typedef enum oz_token_type { OZ_TOKEN_NORMAL = 1, OZ_TOKEN_UNKNOWN, OZ_TOKEN_CONTROL, OZ_TOKEN_USER, OZ_TOKEN_UNUSED, OZ_TOKEN_BYTE } oz_token_type;
+
+/* Views of the file that it was read from, or strings in `arena`. */
+typedef struct oz_tokens {
+    const char *where; /* the file, for messages */
+    size_t n, n_model; /* all; those of the file, behind which the configs' own follow */
+    oz_slice *text;    /* [n] UTF-8 without NUL, as tokenizer.json spells them */
+    uint8_t *type;     /* [n] oz_token_type */
+    float *score;      /* [n_model]; NULL: none */
+    int64_t bos, eos, unk, pad; /* -1: none */
+    bool adds_bos, adds_eos;
+    const json_t *flags; /* added_tokens_decoder: {"id": {"content", "lstrip", ...}}, or NULL */
+    oz_arena *arena;
+} oz_tokens;
+enum { OZ_TOKENS_MAX = 1 << 21, OZ_TOKEN_MAX_BYTES = 1024, OZ_MERGES_MAX = 1 << 21 }; /* far above what exists */
+
+oz_status oz_tokens_new(oz_tokens *t, size_t n, const char *where, oz_err *err); /* [n] of kind normal, without scores */
+void oz_tokens_deinit(oz_tokens *t);
+/* Token `id` as text; another with it, what is no UTF-8 or has a NUL in it, is an error. */
+int64_t oz_tokens_find(const oz_tokens *t, oz_slice text); /* -1: none */
+json_t *oz_tokens_text(const oz_tokens *t, int64_t id);    /* JSON null for -1 */
+/* The parts of tokenizer.json. _vocab: {"token": id}, without unused ones. _added: those that are cut out of a text first. _around: what puts bos and
+ * eos around a text, behind `own` (stolen; JSON null: nothing). _merges: every way to make a token out of two, by score, else by id. */
+oz_status oz_tokens_vocab(json_t **out, const oz_tokens *t, oz_err *err);
+json_t *oz_tokens_added(const oz_tokens *t, bool normalized);
+json_t *oz_tokens_around(const oz_tokens *t, json_t *own);
+oz_status oz_tokens_merges(json_t **out, const oz_tokens *t, oz_err *err);
+/* The whole. Members are stolen; NULL is null. */
+typedef struct oz_tokenizer_parts { json_t *added, *normalizer, *pre_tokenizer, *post_processor, *decoder, *model; } oz_tokenizer_parts;
+json_t *oz_tokenizer_json(const oz_tokenizer_parts *p);
+/* One of byte-level BPE: vocab and merges are stolen; what cuts texts into words is JSON in tokenizer.json's words. */
+typedef struct oz_bytes_rules { const char *normalizer, *pre_tokenizer, *post_processor, *decoder; bool ignore_merges; } oz_bytes_rules;
+json_t *oz_tokens_bytes(const oz_tokens *t, const oz_bytes_rules *r, json_t *vocab, json_t *merges);
+/* One of SentencePiece's; what it does to a text before its model sees it. */
+typedef struct oz_spm_rules { bool is_bpe, byte_fallback, dummy_prefix, first_only, collapse_spaces; oz_slice charsmap; } oz_spm_rules;
+oz_status oz_tokens_spm(json_t **out, const oz_tokens *t, const oz_spm_rules *r, oz_err *err);
+
+oz_status oz_spm_read(oz_tokens *t, oz_spm_rules *r, oz_slice file, const char *where, oz_err *err);
+bool oz_is_tiktoken(oz_slice file); /* begins with a line of base64 and a number */
+oz_status oz_tiktoken_read(oz_tokens *t, oz_slice file, const char *where, oz_err *err);
+/* The tokenizer of a folder without tokenizer.json: out has its other files. Nothing where there is none. */
+oz_status oz_text_files_translate(oz_text_files *out, const char *dir, oz_err *err);
+const oz_bytes_rules *oz_gguf_pre(oz_slice name, bool *adds_bos, oz_buf *known); /* a row of the table; NULL: not in it, and known lists the names */
+
 /* ---- the hub: names and the cache (hub_cache.c), HTTP (hub_http.c), the download (hub_pull.c) ---- */
 typedef struct oz_repo { char *name, *rev, *dir; } oz_repo; /* "OWNER/NAME", "main", its folder in the cache */
 oz_status oz_repo_parse(oz_repo *out, const char *text, oz_err *err); /* OZ_E_ARG: no repository is called that */

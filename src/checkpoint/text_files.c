@@ -61,7 +61,7 @@ static oz_status folder_read(oz_text_files *out, const char *dir, oz_err *err) {
     } else
         st = template_from_config(&out->chat_template, out->tokenizer_config, err);
     oz_free(path);
-    return st;
+    return st == OZ_OK && !out->tokenizer ? oz_text_files_translate(out, dir, err) : st;
 }
 
 oz_status oz_text_files_open(oz_text_files *out, const char *model, oz_err *err) {

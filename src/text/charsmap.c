@@ -3,6 +3,7 @@
  * A cluster (what a reader sees as one character) of less than 6 bytes is looked up as a whole, and the shortest entry that begins it
  * stands for all of it; where there is none, and in longer clusters, each character is looked up by itself. That is what the reference
  * does, the loss of accents behind a mapped letter included. */
+#include "base/base64.h"
 #include "base/json.h"
 #include "text/tok_internal.h"
 #include <string.h>
@@ -16,30 +17,6 @@ struct oz_charsmap {
     size_t n_text;
     bool ascii[128]; /* an entry begins with this character alone */
 };
-
-static int digit(char c) {
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-static bool base64(oz_buf *out, const char *s, size_t n) {
-    if (n % 4) return false;
-    for (size_t i = 0; i < n; i += 4) {
-        size_t pad = i + 4 < n ? 0 : (s[n - 1] == '=') + (size_t)(s[n - 1] == '=' && s[n - 2] == '=');
-        uint32_t v = 0;
-        for (size_t k = 0; k < 4; k++) {
-            int d = k + pad < 4 ? digit(s[i + k]) : 0;
-            if (d < 0) return false;
-            v = v << 6 | (uint32_t)d;
-        }
-        if (pad && v & ((1u << 8 * pad) - 1)) return false;
-        const char bytes[3] = {(char)(v >> 16), (char)(v >> 8), (char)v};
-        oz_buf_append(out, bytes, 3 - pad);
-    }
-    return true;
-}
 
 /* The value of the shortest entry that begins p[0..n), or -1. */
 static int64_t find(const oz_charsmap *m, const char *p, size_t n) {
@@ -94,7 +71,7 @@ oz_status oz_charsmap_new(oz_charsmap **out, const json_t *obj, oz_jpath path, o
     oz_buf b = {0};
     oz_charsmap *m = *out = oz_alloc(sizeof *m);
     oz_status st = OZ_OK;
-    if (!base64(&b, json_string_value(v), json_string_length(v)))
+    if (!oz_base64_decode(&b, json_string_value(v), json_string_length(v)))
         st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: must be base64, found %s", path.s, oz_json_show(v));
     if (st == OZ_OK) st = unpack(m, &b, path, err);
     oz_buf_deinit(&b);

@@ -110,7 +110,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.reply(200, b"[" * (65 << 20))
         body = {"id": mode + "/m", "sha": COMMIT, "siblings": siblings(mode)}
         if mode == "nosha":
-            body["sha"] = "../../../../tmp/x"
+            body["sha"] = "../../../../etc/x"
         return self.reply(200, json.dumps(body).encode())
 
     def file(self, mode, name, known):
