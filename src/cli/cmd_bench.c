@@ -20,7 +20,7 @@ static const oz_opt opts[] = {
 static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
 static const oz_opt_cmd cmd = {"bench", "MODEL [-p 512] [-n 128] [-b 1,8,64] [-r 5]", "speed beside this machine's roofline",
                                "predicted: each module takes the larger of reading its packed bytes at the measured read bandwidth and doing its multiply-adds at the measured "
-                               "ceiling (int8 for W8A8, f32 for the others); share: measured / predicted; bound: which of the two takes longer; MB, GFLOP: what the prompt or a decode step must read and do. "
+                               "ceiling (int8 for W8A8, f32 or bf16 for the others); share: measured / predicted; bound: which of the two takes longer; MB, GFLOP: what the prompt or a decode step must read and do. "
                                "pp: prefill (prompt processing), tg: decode (text generation).",
                                tables, 1, 1};
 
@@ -67,7 +67,7 @@ static oz_status rows_run(json_t *rows, oz_cli_model *m, const oz_ceiling *ceil,
 static void head_print(const oz_cli_model *m, const char *path, const oz_ceiling *c) {
     const oz_model_info *f = oz_model_get(m->model);
     printf("%s: %s, weights %.2f MB, loaded; %s\n", path, f->model_type, (double)f->weight_bytes / 1e6, oz_dev_describe(m->dev));
-    printf("measured ceilings: read %.2f GB/s, f32 %.1f GFLOP/s, int8 %.1f GOP/s\n", c->read_bytes_s / 1e9, c->f32_flop_s / 1e9, c->i8_op_s / 1e9);
+    printf("measured ceilings: read %.2f GB/s, f32 %.1f, bf16 %.1f GFLOP/s, int8 %.1f GOP/s\n", c->read_bytes_s / 1e9, c->f32_flop_s / 1e9, c->bf16_flop_s / 1e9, c->i8_op_s / 1e9);
     printf("%-11s %9s +/- %7s %10s %8s  %-7s %9s %9s\n", "test", "t/s", "s.d.", "predicted", "share", "bound", "MB", "GFLOP");
 }
 
@@ -86,9 +86,9 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     const oz_status st = rows_run(rows, &m, &ceil, batch, n_batch, err);
     const size_t running = oz_rss_bytes(), peak = running > loaded ? running : loaded;
     if (st == OZ_OK && oz_cli_common.json)
-        oz_cli_json_print(json_pack("{s:o s:s s:I s:I s:I s:{s:f s:f s:f} s:O}", "model", oz_json_text(args[0]), "device", oz_dev_describe(m.dev), "weight_bytes", (json_int_t)oz_model_get(m.model)->weight_bytes,
+        oz_cli_json_print(json_pack("{s:o s:s s:I s:I s:I s:{s:f s:f s:f s:f} s:O}", "model", oz_json_text(args[0]), "device", oz_dev_describe(m.dev), "weight_bytes", (json_int_t)oz_model_get(m.model)->weight_bytes,
                                     "peak_rss_bytes", (json_int_t)peak, "stream_bytes", (json_int_t)oz_model_get(m.model)->stream_bytes, "ceiling", "read_bytes_s", ceil.read_bytes_s,
-                                    "f32_flop_s", ceil.f32_flop_s, "i8_op_s", ceil.i8_op_s, "rows", rows));
+                                    "f32_flop_s", ceil.f32_flop_s, "bf16_flop_s", ceil.bf16_flop_s, "i8_op_s", ceil.i8_op_s, "rows", rows));
     json_decref(rows);
     oz_cli_model_close(&m);
     return st;

@@ -62,6 +62,7 @@ typedef struct oz_cpu_table {
     void (*norm)(float *y, const float *x, const float *w, int64_t dim, float eps);
     float (*quantize_q8)(int8_t *q, const float *x, int64_t n);  /* returns the scale */
     float (*quantize_f8)(float *q, const float *x, int64_t n);   /* e4m3 values, widened */
+    void (*round_bf16)(uint16_t *y, const float *x, int64_t n);  /* nearest, ties to even; NaN stays one */
     void (*rope)(float *head, const float *cos, const float *sin, int64_t half);
     void (*silu_mul)(float *y, const float *gate, const float *up, int64_t n);
     void (*gelu_mul)(float *y, const float *gate, const float *up, int64_t n);
@@ -77,17 +78,20 @@ typedef struct oz_cpu_table {
     void (*kl)(oz_kl_stat *out, const float *ref, const float *logits, int32_t target, int64_t vocab);
     /* For the ceilings: the level's best instructions on registers, returning the number of operations done; and a plain read. */
     double (*burn_f32)(int64_t n_steps);
+    double (*burn_bf16)(int64_t n_steps); /* NULL: no such instruction */
     double (*burn_i8)(int64_t n_steps);
     void (*read)(const uint8_t *p, size_t n_bytes); /* n_bytes a multiple of 256, p aligned to 32 */
 } oz_cpu_table;
 
 void oz_cpu_init_ref(oz_cpu_table *t);
 void oz_cpu_init_avx2(oz_cpu_table *t);
+void oz_cpu_init_avx512(oz_cpu_table *t);
 /* Levels that this machine and its operating system can run (CPUID and XCR0), worst first; NULL-terminated names. */
 const char *const *oz_cpu_levels(void);
 /* Fills *t for `level` ("auto": the best). OZ_E_USAGE names the levels there are. */
 oz_status oz_cpu_table_init(oz_cpu_table *t, const char *level, oz_err *err);
 extern const oz_ops oz_cpu_ops;
+bool oz_cpu_multiplies(const oz_dev *d, oz_codec codec, oz_form form);
 oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err);
 void oz_cpu_packed_free(oz_dev *d, oz_packed **p);
 void oz_cpu_ceiling(oz_dev *d, oz_ceiling *out);

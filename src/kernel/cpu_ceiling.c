@@ -100,6 +100,7 @@ void oz_cpu_ceiling(oz_dev *d, oz_ceiling *out) {
     j->table = t;
     out->read_bytes_s = measure_read(d, j);
     out->f32_flop_s = measure_burn(d, j, t->burn_f32);
+    if (t->burn_bf16) out->bf16_flop_s = measure_burn(d, j, t->burn_bf16);
     out->i8_op_s = measure_burn(d, j, t->burn_i8);
     oz_free(j);
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include "kernel/cpu.h"
 
-enum { XCR0_SSE_AVX = 0x6 };
+enum { XCR0_SSE_AVX = 0x6, XCR0_AVX512 = 0xe0 | XCR0_SSE_AVX };
 
 static uint64_t xcr0(void) {
     uint32_t lo, hi;
@@ -27,13 +27,22 @@ static bool has_avx2(void) {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
 }
 
+/* F, BW, VL, DQ, and for products VNNI and BF16: Zen 4, Sapphire Rapids and later. What has less runs AVX2. */
+static bool has_avx512(void) {
+    uint32_t a, b, c, d, a1;
+    if ((xcr0() & XCR0_AVX512) != XCR0_AVX512 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    const uint32_t want = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
+    if ((b & want) != want || !(c & bit_AVX512VNNI)) return false;
+    return __get_cpuid_count(7, 1, &a1, &b, &c, &d) && (a1 & bit_AVX512BF16);
+}
+
 typedef struct cpu_level { const char *name; bool (*has)(void); void (*init)(oz_cpu_table *t); } cpu_level;
 
-/* Read top to bottom. AVX-512 (XCR0 bits 5..7) and AMX (XCR0 bits 17, 18 and the permission that Linux wants asked for) are rows
- * below these two. */
+/* Read top to bottom. AMX (XCR0 bits 17, 18 and the permission that Linux wants asked for) is a row below these. */
 static const cpu_level staircase[] = {
     {"ref", has_ref, oz_cpu_init_ref},
     {"avx2", has_avx2, oz_cpu_init_avx2},
+    {"avx512", has_avx512, oz_cpu_init_avx512},
 };
 enum { N_LEVELS = sizeof staircase / sizeof *staircase };
 

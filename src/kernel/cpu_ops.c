@@ -30,7 +30,7 @@ static void mem_free(oz_dev *d, void *p) { oz_big_free(p); }
 static void copy_bytes(oz_dev *d, void *dst, const void *src, size_t n_bytes) { memcpy(dst, src, n_bytes); }
 
 static int form_bytes(oz_form form) {
-    static const int bytes[OZ_FORM_COUNT] = {[OZ_FORM_F32] = 4, [OZ_FORM_Q8] = 1, [OZ_FORM_F8] = 4};
+    static const int bytes[OZ_FORM_COUNT] = {[OZ_FORM_F32] = 4, [OZ_FORM_Q8] = 1, [OZ_FORM_F8] = 4, [OZ_FORM_BF16] = 2};
     return bytes[form];
 }
 
@@ -94,6 +94,8 @@ static void quantize_rows(void *arg, int thread, int64_t begin, int64_t end) {
         const float *x = j->x + t * j->ld_x;
         if (j->q->form == OZ_FORM_Q8) {
             j->q->scales[t] = table->quantize_q8((int8_t *)j->q->data + t * j->q->ld, x, j->n);
+        } else if (j->q->form == OZ_FORM_BF16) {
+            table->round_bf16((uint16_t *)j->q->data + t * j->q->ld, x, j->n);
         } else {
             j->q->scales[t] = table->quantize_f8((float *)j->q->data + t * j->q->ld, x, j->n);
         }
@@ -449,7 +451,7 @@ static void sink_kl(oz_dev *d, oz_kl_stat *out, const float *ref, const float *l
 
 const oz_ops oz_cpu_ops = {
     .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = form_bytes,
-    .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
+    .multiplies = oz_cpu_multiplies, .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
     .embed = embed, .norm = norm, .quantize = quantize, .row_amax = row_amax, .quantize_by = quantize_by, .linear = linear, .rope_table = rope_table, .rope = rope, .kv_write = kv_write,
     .attention = attention, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .scale = scale, .softcap = softcap, .add = add, .gather = gather,
     .route = route, .sort = sort, .spread = spread, .grouped_linear = grouped_linear, .combine = combine,

@@ -129,6 +129,10 @@ static oz_status check_form(oz_dev *d, const oz_weight *w, const oz_cpu_packed *
     return OZ_OK;
 }
 
+bool oz_cpu_multiplies(const oz_dev *d, oz_codec codec, oz_form form) {
+    return ((const oz_cpu_dev *)d)->table.gemm[kinds[codec]][form].gemm != NULL;
+}
+
 oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err) {
     const oz_block_type *block = oz_block_get(oz_codec_get(w->codec)->dtype);
     if (!block->group) block = NULL;

@@ -43,7 +43,7 @@ void oz_dev_close(oz_dev **d) {
 }
 
 void oz_dev_ceiling(oz_dev *d, oz_ceiling *out) {
-    *out = (oz_ceiling){0, 0, 0};
+    *out = (oz_ceiling){0};
     if (d->backend->ceiling) d->backend->ceiling(d, out);
 }
 

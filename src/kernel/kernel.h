@@ -90,6 +90,7 @@ typedef struct oz_ops {
     void (*upload)(oz_dev *d, void *dst, const void *src_host, size_t n_bytes);
     void (*download)(oz_dev *d, void *dst_host, const void *src, size_t n_bytes);
     int (*form_bytes)(oz_form form); /* of one element; 0: not on this device */
+    bool (*multiplies)(const oz_dev *d, oz_codec codec, oz_form form); /* is there a kernel? NULL: for all forms that have bytes */
     /* form: of the activations it will meet. OZ_E_UNSUPPORTED if no kernel takes (codec, form): the caller adds module and scheme.
      * Peak memory beyond the result: one chunk of rows. */
     oz_status (*pack)(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err);
@@ -141,10 +142,10 @@ typedef struct oz_ops {
 } oz_ops;
 const oz_ops *oz_dev_ops(const oz_dev *d);
 
-/* Ceilings of this machine, measured now (about a second each): read bandwidth, f32 FMA and int8 multiply-add throughput, with all threads
+/* Ceilings of this machine, measured now (about a second each): read bandwidth, f32 FMA, bf16 and int8 multiply-add throughput, with all threads
  * of the device and the best level's instructions. Zero: not applicable. */
-/* On CUDA f32_flop_s is the matrix units' rate in bf16: that of products which no scheme quantizes. */
-typedef struct oz_ceiling { double read_bytes_s, f32_flop_s, i8_op_s; } oz_ceiling;
+/* On CUDA f32_flop_s is the matrix units' rate in bf16, too: that of products which no scheme quantizes. */
+typedef struct oz_ceiling { double read_bytes_s, f32_flop_s, bf16_flop_s, i8_op_s; } oz_ceiling;
 void oz_dev_ceiling(oz_dev *d, oz_ceiling *out);
 
 #endif

@@ -20,6 +20,11 @@ static void cost_add(cost *c, double bytes, double flop, double flop_s, const oz
     if (mem > alu) c->memory_seconds += mem;
 }
 
+static double module_flop_s(const oz_model_info *f, const oz_scheme *scheme, const oz_ceiling *ceil) {
+    if (scheme->act == OZ_ACT_I8_TOKEN) return ceil->i8_op_s;
+    return scheme->act == OZ_ACT_NONE && strcmp(f->dtype, "bf16") == 0 && ceil->bf16_flop_s > 0 ? ceil->bf16_flop_s : ceil->f32_flop_s;
+}
+
 /* One pass of n_tok rows of `batch` sequences whose contexts hold `context` keys on average; n_rows of them reach the head. */
 static cost step_cost(const oz_model *m, int64_t n_tok, int64_t n_rows, double context, int64_t batch, const oz_ceiling *ceil) {
     const oz_model_info *f = oz_model_get(m);
@@ -34,7 +39,7 @@ static cost step_cost(const oz_model *m, int64_t n_tok, int64_t n_rows, double c
         if (embed) continue;
         head_seen |= head;
         const double flop = 2.0 * (double)oz_packed_rows(mod.packed) * (double)oz_packed_cols(mod.packed) * (double)(head ? n_rows : n_tok);
-        cost_add(&c, (double)oz_packed_bytes(mod.packed), flop, mod.scheme->act == OZ_ACT_I8_TOKEN ? ceil->i8_op_s : ceil->f32_flop_s, ceil);
+        cost_add(&c, (double)oz_packed_bytes(mod.packed), flop, module_flop_s(f, mod.scheme, ceil), ceil);
     }
     const double flop = 4.0 * (double)(f->n_layers * f->n_heads * f->head_dim) * context * (double)n_tok;
     cost_add(&c, (double)f->kv_bytes_tok * context * (double)batch, flop, ceil->f32_flop_s, ceil);

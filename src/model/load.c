@@ -45,6 +45,17 @@ static oz_status vec_load(float **out, oz_model *m, const oz_ckpt *c, const oz_a
     return st;
 }
 
+static bool form_runs(const oz_dev *dev, oz_codec codec, oz_form form) {
+    const oz_ops *ops = oz_dev_ops(dev);
+    return ops->form_bytes(form) > 0 && (!ops->multiplies || ops->multiplies(dev, codec, form));
+}
+
+/* What no scheme quantizes goes in the model's 16-bit type into products that have one; others (a device may have none of f32 weights) take f32. */
+static oz_form form_of(const oz_model *m, const oz_scheme *scheme, oz_codec codec) {
+    if (scheme->act != OZ_ACT_NONE) return form_of_act[scheme->act];
+    return form_runs(m->dev, codec, m->plain_form) ? m->plain_form : OZ_FORM_F32;
+}
+
 static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor *t, const oz_scheme *scheme, oz_err *err) {
     const oz_module mod = {t->module, t->class_name, t->rows, t->cols};
     oz_weight w;
@@ -53,7 +64,7 @@ static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor
     oz_linear *l = &m->program.linears[m->program.n_linears];
     oz_grow((void **)&m->schemes, &m->cap_schemes, (size_t)m->program.n_linears + 1, sizeof *m->schemes);
     m->schemes[m->program.n_linears] = *scheme;
-    *l = (oz_linear){oz_strdup(t->module), scheme->act == OZ_ACT_NONE ? m->plain_form : form_of_act[scheme->act], NULL, NULL, false};
+    *l = (oz_linear){oz_strdup(t->module), form_of(m, scheme, w.codec), NULL, NULL, false};
     oz_slot_ref *slot = slot_at(m, t);
     if (t->expert <= 0) slot->linear = m->program.n_linears;
     m->program.n_linears++;
@@ -231,7 +242,7 @@ static oz_status plain_form_choose(oz_form *out, oz_dev *dev, const oz_ckpt *ckp
     for (int f = 0; f < OZ_FORM_COUNT; f++) {
         if (!plain_dtypes[f].name || !(is_auto ? plain_dtypes[f].dtype == own : strcmp(plain_dtypes[f].name, dtype) == 0)) continue;
         known = true;
-        if (oz_dev_ops(dev)->form_bytes((oz_form)f) > 0) *out = (oz_form)f;
+        if (form_runs(dev, OZ_CODEC_BF16, (oz_form)f)) *out = (oz_form)f;
         else OZ_NEED(is_auto, err, OZ_E_UNSUPPORTED, "--dtype %s: no kernel of this device (%s) rounds 16-bit products' inputs; use f32", dtype, oz_dev_describe(dev));
     }
     OZ_NEED(known, err, OZ_E_UNSUPPORTED, "--dtype: expected auto, f32, bf16 or f16, found \"%s\"", dtype);

@@ -64,7 +64,7 @@ static void emit_quantize(oz_model *m, int layer, oz_bufid src, const int *idx, 
             if (m->program.linears[idx[i]].form == f) user = &m->program.linears[idx[i]];
         if (!user) continue;
         oz_step *s = emit(m, OZ_OP_QUANTIZE, layer);
-        s->dst = form_buf(f, src), s->src = src, s->form = f, s->n = oz_packed_cols(user->packed), s->tok_rows = tok_rows, s->whole_row = user->sums;
+        s->dst = form_buf(f, src), s->src = src, s->form = f, s->n = oz_packed_cols(user->packed), s->tok_rows = tok_rows, s->whole_row = user->sums && (f == OZ_FORM_Q8 || f == OZ_FORM_F8); /* the others have no scale */
     }
 }
 

@@ -18,7 +18,7 @@ typedef struct bench {
 typedef struct bench_case {
     const char *slot, *shape;
     double bytes, ops;
-    bool int8;
+    enum { IN_F32, IN_BF16, IN_INT8 } unit; /* whose ceiling counts */
     void (*run)(const bench *b, void *arg, int64_t i);
     void *arg;
 } bench_case;
@@ -41,8 +41,10 @@ static void bench_run(bench *b, const bench_case *k) {
     if (b->only && !strstr(k->slot, b->only)) return;
     double us = time_us(b, k), gb = k->bytes / us * 1e-3, gop = k->ops / us * 1e-3;
     double of_read = b->top.read_bytes_s > 0 ? gb * 1e9 / b->top.read_bytes_s : 0;
-    double of_ops = gop * 1e9 / (k->int8 ? b->top.i8_op_s : b->top.f32_flop_s), share = fmax(of_read, of_ops);
-    const char *bound = of_read > of_ops ? "read" : k->int8 ? "int8" : "f32", *level = oz_cpu(b->dev)->table.level;
+    const double tops[] = {b->top.f32_flop_s, b->top.bf16_flop_s, b->top.i8_op_s};
+    double of_ops = gop * 1e9 / tops[k->unit], share = fmax(of_read, of_ops);
+    static const char *const units[] = {"f32", "bf16", "int8"};
+    const char *bound = of_read > of_ops ? "read" : units[k->unit], *level = oz_cpu(b->dev)->table.level;
     if (strcmp(b->format, "csv") == 0) {
         if (!b->n_printed) printf("level,slot,shape,us,gb_s,gop_s,share,bound\n");
         printf("%s,%s,%s,%.3f,%.3f,%.3f,%.4f,%s\n", level, k->slot, k->shape, us, gb, gop, share, bound);
@@ -75,7 +77,7 @@ static void run_gemm(const bench *b, void *arg, int64_t i) {
 }
 
 static oz_status bench_gemm(bench *b, oz_codec codec, oz_form form, const char *slot, const int64_t shape[3], oz_err *err) {
-    if (b->only && !strstr(slot, b->only)) return OZ_OK;
+    if ((b->only && !strstr(slot, b->only)) || !oz_cpu_multiplies(b->dev, codec, form)) return OZ_OK;
     int64_t rows = shape[0], cols = shape[1], n_tok = shape[2];
     oz_weight w = {.codec = codec, .rows = rows, .cols = cols, .row_bytes = oz_codec_row_bytes(codec, cols), .scale_dtype = OZ_DTYPE_F32};
     w.group_size = codec == OZ_CODEC_I4P ? 64 : cols;
@@ -96,7 +98,7 @@ static oz_status bench_gemm(bench *b, oz_codec codec, oz_form form, const char *
         g->n_tok = n_tok;
         char text[64];
         snprintf(text, sizeof text, "[%lld %lld] x %lld", (long long)rows, (long long)cols, (long long)n_tok);
-        bench_case k = {slot, text, (double)oz_packed_bytes(g->copies[0]), 2.0 * (double)(rows * cols * n_tok), form == OZ_FORM_Q8, run_gemm, g};
+        bench_case k = {slot, text, (double)oz_packed_bytes(g->copies[0]), 2.0 * (double)(rows * cols * n_tok), form == OZ_FORM_Q8 ? IN_INT8 : form == OZ_FORM_BF16 ? IN_BF16 : IN_F32, run_gemm, g};
         bench_run(b, &k);
     }
     for (int i = 0; i < g->n_copies; i++) oz_cpu_packed_free(b->dev, &g->copies[i]);
@@ -109,8 +111,9 @@ static oz_status bench_gemms(bench *b, oz_err *err) {
     static const struct { oz_codec codec; oz_form form; const char *slot; } rows[] = {
         {OZ_CODEC_F32, OZ_FORM_F32, "gemm_f32_f32"},   {OZ_CODEC_F16, OZ_FORM_F32, "gemm_f16_f32"}, {OZ_CODEC_BF16, OZ_FORM_F32, "gemm_bf16_f32"},
         {OZ_CODEC_I8, OZ_FORM_F32, "gemm_i8_f32"},     {OZ_CODEC_I8, OZ_FORM_Q8, "gemm_i8_q8"},     {OZ_CODEC_I4P, OZ_FORM_F32, "gemm_i4_f32"},
-        {OZ_CODEC_F8E4M3, OZ_FORM_F32, "gemm_f8_f32"}, {OZ_CODEC_F8E4M3, OZ_FORM_F8, "gemm_f8_f8"},
-        {OZ_CODEC_Q4_K, OZ_FORM_F32, "gemm_u4_f32"},   {OZ_CODEC_IQ4_NL, OZ_FORM_F32, "gemm_l4_f32"}, {OZ_CODEC_Q6_K, OZ_FORM_F32, "gemm_i8_f32 q6_k"}};
+        {OZ_CODEC_BF16, OZ_FORM_BF16, "gemm_bf16_bf16"}, {OZ_CODEC_I8, OZ_FORM_BF16, "gemm_i8_bf16"}, {OZ_CODEC_I4P, OZ_FORM_BF16, "gemm_i4_bf16"},
+        {OZ_CODEC_F8E4M3, OZ_FORM_BF16, "gemm_f8_bf16"}, {OZ_CODEC_F8E4M3, OZ_FORM_F32, "gemm_f8_f32"}, {OZ_CODEC_F8E4M3, OZ_FORM_F8, "gemm_f8_f8"},
+        {OZ_CODEC_Q4_K, OZ_FORM_F32, "gemm_u4_f32"}, {OZ_CODEC_IQ4_NL, OZ_FORM_F32, "gemm_l4_f32"}, {OZ_CODEC_Q6_K, OZ_FORM_F32, "gemm_i8_f32 q6_k"}};
     static const int64_t shapes[][3] = {{1536, 576, 1}, {576, 1536, 1}, {2048, 4096, 1}, {1536, 576, 8}, {1536, 576, 512}, {576, 1536, 512}};
     for (int i = 0; i < CK_COUNT(rows); i++) {
         for (int s = 0; s < CK_COUNT(shapes); s++) OZ_TRY(bench_gemm(b, rows[i].codec, rows[i].form, rows[i].slot, shapes[s], err));
@@ -148,7 +151,7 @@ static void bench_rows(bench *b) {
         {"stat", "49152", VOCAB, 1, 3, run_stat},    {"kl", "49152", VOCAB, 2, 8, run_kl}};
     for (int i = 0; i < CK_COUNT(rows); i++) {
         r.n = rows[i].n;
-        bench_case k = {rows[i].slot, rows[i].shape, rows[i].floats * 4 * (double)r.n, rows[i].ops * (double)r.n, false, rows[i].run, &r};
+        bench_case k = {rows[i].slot, rows[i].shape, rows[i].floats * 4 * (double)r.n, rows[i].ops * (double)r.n, IN_F32, rows[i].run, &r};
         bench_run(b, &k);
     }
     oz_free(r.x), oz_free(r.y), oz_free(r.z);
@@ -169,7 +172,7 @@ static void bench_attention(bench *b, int64_t n_tok, int64_t pos0, const char *s
     oz_attn_args a = {q, HEADS * DIM, out, HEADS * DIM, &kv, HEADS, 0.125f, 0, 0};
     oz_cpu(b->dev)->batch = &(oz_batch){.n_tok = n_tok, .segs = &seg, .n_segs = 1};
     double pairs = (double)n_tok * (double)pos0 + 0.5 * (double)n_tok * (double)(n_tok + 1);
-    bench_case k = {"attention", shape, 8.0 * (double)(n_pos * KV_HEADS * DIM), 4.0 * pairs * HEADS * DIM, false, run_attention, &a};
+    bench_case k = {"attention", shape, 8.0 * (double)(n_pos * KV_HEADS * DIM), 4.0 * pairs * HEADS * DIM, IN_F32, run_attention, &a};
     bench_run(b, &k);
     oz_cpu(b->dev)->batch = NULL;
     oz_free(blocks), oz_free(kv.k), oz_free(kv.v), oz_free(q), oz_free(out);
@@ -182,8 +185,8 @@ oz_status ck_bench(const ck_bench_cfg *cfg, oz_err *err) {
     OZ_TRY(oz_dev_open(&b.dev, &dev, err));
     oz_dev_ceiling(b.dev, &b.top);
     if (strcmp(b.format, "text") == 0) {
-        printf("%s: reads %.1f GB/s, f32 %.1f GFLOP/s, int8 %.1f GOP/s\n", oz_dev_describe(b.dev), b.top.read_bytes_s / 1e9,
-               b.top.f32_flop_s / 1e9, b.top.i8_op_s / 1e9);
+        printf("%s: reads %.1f GB/s, f32 %.1f, bf16 %.1f GFLOP/s, int8 %.1f GOP/s\n", oz_dev_describe(b.dev), b.top.read_bytes_s / 1e9,
+               b.top.f32_flop_s / 1e9, b.top.bf16_flop_s / 1e9, b.top.i8_op_s / 1e9);
     }
     bool json = strcmp(b.format, "json") == 0;
     if (json) printf("[\n");

@@ -13,6 +13,10 @@
 GEMM_SUITE(f32_f32, OZ_WKIND_F32, OZ_FORM_F32)
 GEMM_SUITE(f16_f32, OZ_WKIND_F16, OZ_FORM_F32)
 GEMM_SUITE(bf16_f32, OZ_WKIND_BF16, OZ_FORM_F32)
+GEMM_SUITE(bf16_bf16, OZ_WKIND_BF16, OZ_FORM_BF16)
+GEMM_SUITE(i8_bf16, OZ_WKIND_I8, OZ_FORM_BF16)
+GEMM_SUITE(i4_bf16, OZ_WKIND_I4, OZ_FORM_BF16)
+GEMM_SUITE(f8_bf16, OZ_WKIND_F8, OZ_FORM_BF16)
 GEMM_SUITE(i8_f32, OZ_WKIND_I8, OZ_FORM_F32)
 GEMM_SUITE(i8_q8, OZ_WKIND_I8, OZ_FORM_Q8)
 GEMM_SUITE(i4_f32, OZ_WKIND_I4, OZ_FORM_F32)
@@ -32,9 +36,14 @@ const ck_suite ck_suites[] = {
     {"gemm_f8_f8", "u K sum|wx|", run_f8_f8},
     {"gemm_u4_f32", "u K sum|wx|", run_u4_f32},
     {"gemm_l4_f32", "u K sum|wx|", run_l4_f32},
+    {"gemm_bf16_bf16", "u K sum|wx|", run_bf16_bf16},
+    {"gemm_i8_bf16", "u K sum|wx|", run_i8_bf16},
+    {"gemm_i4_bf16", "u K sum|wx|", run_i4_bf16},
+    {"gemm_f8_bf16", "u K sum|wx|", run_f8_bf16},
     {"norm", "u (4 + n/16)", ck_norm},
     {"quantize_q8", "exact", ck_quantize_q8},
     {"quantize_f8", "exact", ck_quantize_f8},
+    {"round_bf16", "exact", ck_round_bf16},
     {"rope", "2 u (|a|+|b|)", ck_rope},
     {"silu_mul", "6 ULP", ck_silu_mul},
     {"gelu_mul", "(6 + 6 |u|) ULP", ck_gelu_mul},

@@ -23,6 +23,9 @@ typedef struct gemm_data {
     int64_t ld_x, ld_y;
 } gemm_data;
 
+/* Activations that have no scale, and go with groups and offsets. */
+static bool is_plain(oz_form form) { return form == OZ_FORM_F32 || form == OZ_FORM_BF16; }
+
 static void make_codes(ck *c, gemm_data *g, const gemm_case *k) {
     oz_weight *w = &g->w;
     const oz_codec_info *info = oz_codec_get(k->codec);
@@ -66,18 +69,20 @@ static void make_scales(ck *c, gemm_data *g, const gemm_case *k) {
 static void make_rows(ck *c, gemm_data *g, const gemm_case *k, oz_form form) {
     int elem = oz_cpu_ops.form_bytes(form);
     g->ld_x = k->cols + ck_int(c, 0, 5);
-    g->act = ck_buf_new((size_t)(g->ld_x * k->n_tok * elem), elem == 1 ? (size_t)ck_int(c, 0, 7) : 4 * (size_t)ck_int(c, 0, 3));
+    g->act = ck_buf_new((size_t)(g->ld_x * k->n_tok * elem), elem < 4 ? (size_t)(elem * ck_int(c, 0, 7)) : 4 * (size_t)ck_int(c, 0, 3));
     g->rows = (oz_rows){form, g->act.p, g->ld_x, g->x_scale};
     for (int64_t t = 0; t < k->n_tok; t++) {
         float *x = g->x + t * k->cols;
         ck_fill(c, x, k->cols, k->x);
-        g->x_scale[t] = form == OZ_FORM_F32 ? 1 : (float)fabs(oz_rng_normal(&c->rng)) + 1e-3f;
+        g->x_scale[t] = is_plain(form) ? 1 : (float)fabs(oz_rng_normal(&c->rng)) + 1e-3f;
         for (int64_t i = 0; i < k->cols && form != OZ_FORM_F32; i++) {
+            if (form == OZ_FORM_BF16) x[i] = oz_f32_from_bf16(oz_bf16_from_f32(x[i]));
+            if (form == OZ_FORM_BF16) ((uint16_t *)g->act.p)[t * g->ld_x + i] = oz_bf16_from_f32(x[i]);
             if (form == OZ_FORM_F8) x[i] = oz_f32_from_e4m3(oz_e4m3_from_f32(x[i]));
             if (form == OZ_FORM_Q8) x[i] = k->x == CK_LARGE ? (x[i] < 0 ? -127 : 127) : (float)ck_int(c, -127, 127);
             if (form == OZ_FORM_Q8) ((int8_t *)g->act.p)[t * g->ld_x + i] = (int8_t)x[i];
         }
-        if (form != OZ_FORM_Q8) memcpy((float *)g->act.p + t * g->ld_x, x, (size_t)k->cols * sizeof *x);
+        if (elem == 4) memcpy((float *)g->act.p + t * g->ld_x, x, (size_t)k->cols * sizeof *x);
     }
 }
 
@@ -151,17 +156,20 @@ static void check_q8(ck *c, const gemm_data *g, const gemm_case *k, int64_t t, i
 }
 
 /* |error| <= u (K + 8) sum |w x|. A kernel may sum an offset's part apart, which adds u 2 (K + 2) |offset| max|x|, and may carry codes times a power
- * of two from 2^-8 to 2^28: what then falls under the smallest f32 is the floor. */
+ * of two from 2^-8 to 2^28: what then falls under the smallest f32 is the floor. Products of bf16 take and give no subnormals: then the floor is that of
+ * factors and sums under 2^-126. */
 static void check_float(ck *c, const gemm_data *g, const gemm_case *k, int64_t t, int64_t r, float got) {
-    double sum = 0, mag = 0, most_x = 0, n = (double)k->cols;
+    double sum = 0, mag = 0, most_x = 0, most_w = 0, n = (double)k->cols;
     for (int64_t i = 0; i < k->cols; i++) {
         double x = (double)g->x[t * k->cols + i] * g->x_scale[t], p = g->dense[r * k->cols + i] * x;
         sum += p;
         mag += fabs(p);
         most_x = fmax(most_x, fabs(x));
+        most_w = fmax(most_w, fabs(g->dense[r * k->cols + i]));
     }
     double want = sum + (k->bias ? g->bias[r] : 0), scale = largest(g->packed, g->packed->scales, r), offset = largest(g->packed, g->packed->offsets, r);
     double floor = 0x1p-141 * (n + 1) * fmax(1, g->x_scale[t]) * fmax(1, scale) + (g->scales ? 0x1p-118 * most_x * n : 0);
+    if (g->rows.form == OZ_FORM_BF16) floor += 0x1p-125 * n * (1 + most_x + most_w) * fmax(1, scale);
     double bound = 0x1p-24 * ((n + 8) * mag + fabs(want) + 2 * (n + 2) * offset * most_x) + floor;
     ck_bound(c, fabs(got - want), bound, "[%lld, %lld] group %lld, %lld tokens: token %lld row %lld: expected %.9g +- %.2g, found %.9g",
              (long long)k->rows, (long long)k->cols, (long long)k->group_size, (long long)k->n_tok, (long long)t, (long long)r, want, bound, got);
@@ -230,19 +238,19 @@ static gemm_case draw(ck *c, oz_wkind kind, oz_form form) {
     k.w = (ck_pattern)ck_int(c, 0, CK_PATTERNS - 1);
     k.codec = kinds[kind].codecs[ck_int(c, 0, kinds[kind].n - 1)];
     bool plain = oz_codec_get(k.codec)->plain;
-    if (form != OZ_FORM_F32 && plain) k.codec = kinds[kind].codecs[0], plain = false;
+    if (!is_plain(form) && plain) k.codec = kinds[kind].codecs[0], plain = false;
     const int64_t block = plain ? oz_dtype_get(oz_codec_get(k.codec)->dtype)->block_elems : 1;
     k.cols = (k.cols + block - 1) / block * block;
     if (plain) return k;
     k.group_size = k.cols;
-    if (form != OZ_FORM_F32) {
+    if (!is_plain(form)) {
         k.one_scale = ck_int(c, 0, 4) == 0;
     } else if (ck_int(c, 0, 2) > 0) {
         static const int64_t sizes[] = {16, 32, 48, 64, 128};
         k.group_size = sizes[ck_int(c, 0, CK_COUNT(sizes) - 1)];
         if (k.group_size > k.cols) k.group_size = k.cols;
     }
-    k.zeros = form == OZ_FORM_F32 && !k.one_scale && ck_int(c, 0, 2) == 0;
+    k.zeros = is_plain(form) && !k.one_scale && ck_int(c, 0, 2) == 0;
     return k;
 }
 
@@ -270,6 +278,7 @@ static void check_nan(ck *c, oz_form form) {
 }
 
 void ck_gemm(ck *c, oz_wkind kind, oz_form form) {
+    if (!c->dev.table.gemm[kind][form].gemm) return; /* not at this level: loading says so */
     for (int i = 0; i < 150 && !ck_enough(c); i++) {
         gemm_case k = draw(c, kind, form);
         run_case(c, &k, form);
@@ -281,7 +290,7 @@ void ck_gemm(ck *c, oz_wkind kind, oz_form form) {
     run_case(c, &big, form);
     gemm_case wide = draw(c, kind, form); /* more columns than any piece that a kernel keeps in a cache */
     wide.cols = oz_codec_get(wide.codec)->plain ? 4352 : 4160; /* whole blocks */
-    wide.group_size = wide.group_size > 0 && form == OZ_FORM_F32 ? 128 : wide.cols;
+    wide.group_size = wide.group_size > 0 && is_plain(form) ? 128 : wide.cols;
     wide.x = wide.w = CK_NORMAL;
     wide.n_tok = 60;
     wide.rows = 19;

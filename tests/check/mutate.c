@@ -156,6 +156,13 @@ static float f8_floor(float *q, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
     return most / 448 < s ? most / 448 : s;
 }
+static void round_truncate(uint16_t *y, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (uint16_t)(oz_bf16_from_f32(x[i]) - (fabsf(oz_f32_from_bf16(oz_bf16_from_f32(x[i]))) > fabsf(x[i])));
+}
+static void round_ties(uint16_t *y, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = oz_bf16_from_f32(isfinite(x[i]) ? x[i] * (1 + 0x1p-20f) : x[i]);
+}
+static void round_tail(uint16_t *y, const float *x, int64_t n) { right.round_bf16(y, x, n & ~(int64_t)15); }
 static void rope_pairs(float *x, const float *c, const float *s, int64_t half) {
     for (int64_t i = 0; i < half; i++) {
         float a = x[2 * i], b = x[2 * i + 1];
@@ -430,7 +437,7 @@ typedef struct mutation {
 #define FN(f) ((void (*)(void))(f))
 #define ALL 0xffu
 #define SCALED (1u << OZ_WKIND_I8 | 1u << OZ_WKIND_I4 | 1u << OZ_WKIND_F8 | 1u << OZ_WKIND_U4 | 1u << OZ_WKIND_L4)
-#define WEIGHT_ONLY (1u << OZ_FORM_F32)
+#define WEIGHT_ONLY (1u << OZ_FORM_F32 | 1u << OZ_FORM_BF16)
 #define ACTIVATIONS (1u << OZ_FORM_Q8 | 1u << OZ_FORM_F8)
 #define IN_TABLE(slot, what, f) {what, #slot, SLOT, offsetof(oz_cpu_table, slot), FN(f), 0, 0}
 #define IN_OPS(slot, suite, what, f) {what, suite, OP, offsetof(oz_ops, slot), FN(f), 0, 0}
@@ -458,6 +465,9 @@ static const mutation mutations[] = {
     IN_TABLE(quantize_f8, "subnormals flushed", f8_flush),
     IN_TABLE(quantize_f8, "ties away from zero", f8_away),
     IN_TABLE(quantize_f8, "no least scale", f8_floor),
+    IN_TABLE(round_bf16, "toward zero", round_truncate),
+    IN_TABLE(round_bf16, "ties away from zero", round_ties),
+    IN_TABLE(round_bf16, "no tail", round_tail),
     IN_TABLE(rope, "neighbouring pairs", rope_pairs),
     IN_TABLE(rope, "turns the other way", rope_sign),
     IN_TABLE(rope, "the last element not turned", rope_tail),
@@ -516,7 +526,7 @@ static const mutation mutations[] = {
 };
 
 static const char *const kind_names[OZ_WKIND_COUNT] = {"f32", "f16", "bf16", "i8", "i4", "f8", "u4", "l4"};
-static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8"};
+static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
 
 static void apply(ck *c, const mutation *m, int kind, int form) {
     oz_cpu_table *t = &c->dev.table;
@@ -558,7 +568,7 @@ static int run_mutation(const char *level, const mutation *m, uint64_t seed) {
     oz_cpu_table t;
     oz_cpu_table_init(&t, level, NULL);
     for (int kind = 0; kind < OZ_WKIND_COUNT; kind++) {
-        for (int form = 0; form <= OZ_FORM_F8; form++) {
+        for (int form = 0; form < OZ_FORM_COUNT; form++) {
             char slot[32];
             if (!t.gemm[kind][form].gemm || !(m->kinds >> kind & 1) || !(m->forms >> form & 1)) continue;
             snprintf(slot, sizeof slot, "gemm_%s_%s", kind_names[kind], form_names[form]);

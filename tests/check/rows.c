@@ -86,6 +86,23 @@ void ck_quantize_f8(ck *c) {
     }
 }
 
+void ck_round_bf16(ck *c) {
+    for (int i = 0; i < 400 && !ck_enough(c); i++, c->n_cases++) {
+        int64_t n = draw_n(c);
+        ck_buf x = draw_floats(c, n, (ck_pattern)(i % CK_PATTERNS)), q = ck_buf_new((size_t)n * 2, 2 * (size_t)ck_int(c, 0, 15));
+        float *v = x.p;
+        for (int64_t j = 0; j < n && i % 3 == 0; j++) v[j] = oz_f32_from_bf16((uint16_t)ck_int(c, 0, 0xfffe)) * (1 + (float)ck_int(c, 0, 3) * 0x1p-9f); /* ties */
+        if (i % 7 == 2) v[ck_int(c, 0, n - 1)] = i % 2 ? NAN : -INFINITY;
+        uint16_t *want = oz_alloc_array((size_t)n, sizeof *want);
+        for (int64_t j = 0; j < n; j++) want[j] = oz_bf16_from_f32(v[j]);
+        c->dev.table.round_bf16(q.p, x.p, n);
+        ck_same(c, q.p, want, (size_t)n * sizeof *want, "values");
+        ck_buf_check(c, &q, "values");
+        oz_free(want);
+        ck_buf_free(&x), ck_buf_free(&q);
+    }
+}
+
 /* Two products and a sum: three roundings of the magnitudes. */
 void ck_rope(ck *c) {
     for (int i = 0; i < 300 && !ck_enough(c); i++, c->n_cases++) {

@@ -7,6 +7,7 @@ void ck_gemm(ck *c, oz_wkind kind, oz_form form);
 void ck_norm(ck *c);
 void ck_quantize_q8(ck *c);
 void ck_quantize_f8(ck *c);
+void ck_round_bf16(ck *c);
 void ck_rope(ck *c);
 void ck_silu_mul(ck *c);
 void ck_gelu_mul(ck *c);

@@ -10,20 +10,20 @@ seq 10 45 | tr '\n' ' ' >"$T/ids"
 
 # Greedy ids are compared: sums over ranks run in another order, so logits agree to rounding and not to the bit.
 for m in llama llama-tied-bias qwen3 mistral qwen2-window qwen3-yarn; do
-    "$OUNCE_RELEASE" run $M/$m --ids "$T/ids" -n 24 --ignore-eos --print-ids -q >"$T/one"
-    two run $M/$m --ids "$T/ids" -n 24 --ignore-eos --print-ids -q >"$T/two"
+    "$OUNCE_RELEASE" run $M/$m --dtype f32 --ids "$T/ids" -n 24 --ignore-eos --print-ids -q >"$T/one"
+    two run $M/$m --dtype f32 --ids "$T/ids" -n 24 --ignore-eos --print-ids -q >"$T/two"
     ok "$m: two ranks give the same greedy ids" test -s "$T/one" -a "$(cat "$T/one")" = "$(cat "$T/two")"
 done
 for scheme in W8A8 W8A16 FP8_DYNAMIC "W4A16 --group-size 16"; do
     name=${scheme%% *}
     # shellcheck disable=SC2086
     "$OUNCE_RELEASE" quantize $M/llama -o "$T/$name" --scheme $scheme -q >/dev/null
-    "$OUNCE_RELEASE" run "$T/$name" --ids "$T/ids" -n 16 --ignore-eos --print-ids -q >"$T/one"
-    two run "$T/$name" --ids "$T/ids" -n 16 --ignore-eos --print-ids -q >"$T/two"
+    "$OUNCE_RELEASE" run "$T/$name" --dtype f32 --ids "$T/ids" -n 16 --ignore-eos --print-ids -q >"$T/one"
+    two run "$T/$name" --dtype f32 --ids "$T/ids" -n 16 --ignore-eos --print-ids -q >"$T/two"
     ok "$name: two ranks give the same greedy ids" test -s "$T/one" -a "$(cat "$T/one")" = "$(cat "$T/two")"
 done
-two logits $M/llama --ids "$T/ids" -o "$T/two.safetensors" -q
-"$OUNCE_RELEASE" logits $M/llama --ids "$T/ids" -o "$T/one.safetensors" -q
+two logits $M/llama --dtype f32 --ids "$T/ids" -o "$T/two.safetensors" -q
+"$OUNCE_RELEASE" logits $M/llama --dtype f32 --ids "$T/ids" -o "$T/one.safetensors" -q
 same "logits of two ranks are written once, as large as one rank's" "$(wc -c <"$T/one.safetensors")" "$(wc -c <"$T/two.safetensors")"
 
 # What every rank finds alike is said once, and no rank is aborted.

@@ -41,7 +41,7 @@ fails "two prompts" 2 "exactly one of" "$OUNCE" run $M --ids "$T/ids" -p x
 fails "text without a tokenizer" 1 "tokenizer.json" "$OUNCE" run $M -p x
 fails "too many new tokens" 1 "the model takes 492 more" "$OUNCE" run $M --ids "$T/ids" -n 493
 fails "a prompt beyond --max-model-len" 1 "--max-model-len" "$OUNCE" run $M --ids "$T/ids" --max-model-len 16
-fails "a precision that this device lacks" 1 "--dtype bf16" "$OUNCE" run $M --ids "$T/ids" --dtype bf16
+fails "a precision that this device lacks" 1 "--dtype bf16" "$OUNCE" run $M --ids "$T/ids" --dtype bf16 --cpu-level ref
 fails "a level that does not exist" 2 "--cpu-level: expected" "$OUNCE" run $M --ids "$T/ids" --cpu-level avx9
 fails "a device that does not exist" 2 'found "tpu"' "$OUNCE" run $M --ids "$T/ids" --device tpu
 

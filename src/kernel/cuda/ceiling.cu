@@ -55,7 +55,8 @@ void oz_cuda_ceiling(oz_dev *dev, oz_ceiling *out) {
     void *mem = NULL;
     if (cudaMalloc(&mem, READ_BYTES) == cudaSuccess && cudaEventCreate(&t.begin) == cudaSuccess && cudaEventCreate(&t.end) == cudaSuccess) {
         cudaMemsetAsync(mem, 0x35, READ_BYTES, d->stream);
-        *out = {read_rate(d, &t, mem), product_rate(d, &t, mem, OZ_FORM_BF16), product_rate(d, &t, mem, OZ_FORM_Q8)};
+        const double bf16 = product_rate(d, &t, mem, OZ_FORM_BF16);
+        *out = {read_rate(d, &t, mem), bf16, bf16, product_rate(d, &t, mem, OZ_FORM_Q8)};
     }
     if (t.begin) cudaEventDestroy(t.begin);
     if (t.end) cudaEventDestroy(t.end);

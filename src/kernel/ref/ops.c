@@ -20,6 +20,10 @@ static float quantize_f8(float *q, const float *x, int64_t n) {
     return scale;
 }
 
+static void round_bf16(uint16_t *y, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = oz_bf16_from_f32(x[i]);
+}
+
 static void rope(float *head, const float *cos, const float *sin, int64_t half) {
     for (int64_t i = 0; i < half; i++) {
         float a = head[i], b = head[i + half];
@@ -131,6 +135,7 @@ void oz_cpu_init_ref(oz_cpu_table *t) {
     t->norm = norm;
     t->quantize_q8 = oz_act_i8;
     t->quantize_f8 = quantize_f8;
+    t->round_bf16 = round_bf16;
     t->rope = rope;
     t->silu_mul = silu_mul;
     t->gelu_mul = gelu_mul;

@@ -1,11 +1,11 @@
 /* Shared by the AVX2 products (gemm_*_avx2.c). */
 #ifndef OZ_KERNEL_GEMM_AVX2_H
 #define OZ_KERNEL_GEMM_AVX2_H
-#include "kernel/cpu.h"
+#include "kernel/x86/panel.h"
 
 /* A tile of sums is TOKENS x PANEL: 12 accumulators, two vectors of weights, one or two of activations fill the 16 registers. Each weight
  * that is expanded serves all tokens of the tile. */
-enum { OZ_AVX2_PANEL = 16, OZ_AVX2_TOKENS = 6 };
+enum { OZ_AVX2_PANEL = OZ_PANEL, OZ_AVX2_TOKENS = 6 };
 #define OZ_AVX2_TILE (OZ_AVX2_TOKENS * OZ_AVX2_PANEL)
 
 /* Keeps the compiler from working on a tile's next token before it is done with this one, and from holding activations for the next panel: it
@@ -18,9 +18,6 @@ static inline int64_t oz_tile_start_avx2(int64_t n_tok, int64_t i) {
     int64_t last = oz_n_tiles_avx2(n_tok) - 1, full = OZ_AVX2_TOKENS * i;
     return i > last ? n_tok : i < last || i == 0 ? full : (full - OZ_AVX2_TOKENS + n_tok + 1) / 2;
 }
-
-/* One scale a row and no offset: the scale is applied to the sum of codes. Else it belongs to a group's part of the sum. */
-static inline bool oz_scale_is_last_avx2(const oz_cpu_packed *w) { return w->n_groups == 1 && !w->offsets; }
 
 /* F8 panels end with a float a row, NaN where a code of the row is NaN and else -0, to be added to the sum. */
 const float *oz_nan_rows_avx2(const oz_cpu_packed *w, int64_t panel);

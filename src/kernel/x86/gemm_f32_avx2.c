@@ -217,7 +217,7 @@ static void multiply_tile(const oz_gemm_task *t, const panels *p, int64_t tok, i
     const oz_cpu_packed *w = t->w;
     sum_fn *sum = kinds[p->kind].sum[n_tok - 1][p->n - 1];
     x_part xp = {(const float *)t->x.data + tok * t->x.ld, t->x.ld, 0, w->head.cols, w->codebook};
-    if (!w->scales || oz_scale_is_last_avx2(w)) {
+    if (!w->scales || oz_scale_is_last(w)) {
         sum(sums, p->codes, p->stride, &xp);
         for (int i = 0; i < p->n * n_tok * PANEL; i++) sums[i] *= kinds[w->kind].unit[i / 8 % 2];
     } else {

@@ -1,52 +1,19 @@
 /* Panels of the AVX2 products: packing, reading a row back, storing a tile, and the rows of the table. gemm_f32_avx2.c and gemm_q8_avx2.c
  * say how a panel is laid out, and why. */
-#include <immintrin.h>
-#include <math.h>
-#include <string.h>
 #include "kernel/x86/gemm_avx2.h"
 
 enum { PANEL = OZ_AVX2_PANEL };
 
 static size_t panel_bytes(int64_t steps, size_t step_bytes) { return ((size_t)steps * step_bytes + 63) & ~(size_t)63; }
 
-static uint32_t f32_bits(float f) {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-static float f32_of_bits(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
 /* ---- kinds whose codes are elements of an array: where lane i of step k lies, and both conversions (codes are exact in their kind) ---- */
 
-#define AT_PLAIN(k, i) ((k) * PANEL + (i))
-#define AT_HALVES(k, i)((k) * PANEL + (i) % 8 * 2 + (i) / 8)       /* row i + 8 beside row i */
-#define AT_PAIRS(k, i) ((k) / 2 * 2 * PANEL + (i) * 2 + (k) % 2)  /* columns 2j and 2j + 1 of a row side by side */
-#define TO_F32(v) (v)
-#define TO_F16(v) _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT)
-#define TO_BF16(v) (uint16_t)(f32_bits(v) >> 16)
-#define TO_I8(v) (int8_t)(v)
-#define OF_BF16(c) f32_of_bits((uint32_t)(c) << 16)
-
-#define ARRAY_KIND(name, type, at, to_code, of_code)                                                   \
-    static void pack_##name(uint8_t *dst, const float *codes, int64_t cols) {                         \
-        type *d = (type *)dst;                                                                        \
-        for (int64_t k = 0; k < cols; k++) {                                                          \
-            for (int i = 0; i < PANEL; i++) d[at(k, i)] = to_code(codes[i * cols + k]);               \
-        }                                                                                             \
-    }                                                                                                 \
-    static void read_##name(float *dst, const uint8_t *panel, int lane, int64_t cols) {               \
-        const type *s = (const type *)panel;                                                          \
-        for (int64_t k = 0; k < cols; k++) dst[k] = of_code(s[at(k, lane)]);                          \
-    }
-ARRAY_KIND(f32, float, AT_PLAIN, TO_F32, TO_F32)
-ARRAY_KIND(f16, uint16_t, AT_PLAIN, TO_F16, _cvtsh_ss)
-ARRAY_KIND(bf16, uint16_t, AT_HALVES, TO_BF16, OF_BF16)
-ARRAY_KIND(i8, int8_t, AT_PLAIN, TO_I8, (float))
-ARRAY_KIND(i8_pairs, int8_t, AT_PAIRS, TO_I8, (float))
+#define AT_HALVES(k, i) ((k) * PANEL + (i) % 8 * 2 + (i) / 8) /* row i + 8 beside row i */
+OZ_ARRAY_KIND(f32, float, OZ_AT_PLAIN, OZ_TO_SAME, OZ_TO_SAME)
+OZ_ARRAY_KIND(f16, uint16_t, OZ_AT_PLAIN, OZ_TO_F16, _cvtsh_ss)
+OZ_ARRAY_KIND(bf16, uint16_t, AT_HALVES, OZ_TO_BF16, OZ_OF_BF16)
+OZ_ARRAY_KIND(i8, int8_t, OZ_AT_PLAIN, OZ_TO_I8, (float))
+OZ_ARRAY_KIND(i8_pairs, int8_t, OZ_AT_PAIRS, OZ_TO_I8, (float))
 
 static size_t panel_bytes_f32(int64_t cols) { return panel_bytes(cols, PANEL * 4); }
 static size_t panel_bytes_f16(int64_t cols) { return panel_bytes(cols, PANEL * 2); }
@@ -86,19 +53,13 @@ const float *oz_nan_rows_avx2(const oz_cpu_packed *w, int64_t panel) {
     return (const float *)(w->codes + (size_t)panel * w->panel_bytes + panel_bytes(w->head.cols, PANEL));
 }
 
-/* value / 256 is exact in f16, and is its e4m3 code moved up by 7 bits. */
-static uint8_t e4m3_of(float v) {
-    uint16_t h = _cvtss_sh(v * 0x1p-8f, _MM_FROUND_TO_NEAREST_INT);
-    return (uint8_t)((h >> 8 & 0x80) | (isnan(v) ? 0x7f : h >> 7 & 0x7f));
-}
-
 static void pack_f8(uint8_t *dst, const float *codes, int64_t cols) {
     float *nan_rows = (float *)(dst + panel_bytes(cols, PANEL));
     for (int i = 0; i < PANEL; i++) nan_rows[i] = -0.0f;
     for (int64_t k = 0; k < cols; k++) {
         for (int i = 0; i < PANEL; i++) {
             float v = codes[i * cols + k];
-            dst[AT_HALVES(k, i)] = e4m3_of(v);
+            dst[AT_HALVES(k, i)] = oz_e4m3_of_exact(v);
             if (isnan(v)) nan_rows[i] = NAN;
         }
     }
@@ -110,31 +71,18 @@ static void read_f8(float *dst, const uint8_t *panel, int lane, int64_t cols) {
 
 /* ---- a row as values, a tile into y ---- */
 
-static void scale_row(float *dst, const oz_cpu_packed *w, int64_t r) {
-    if (!w->scales) return;
-    for (int64_t g = 0, k = 0; g < w->n_groups; g++) {
-        int64_t at = (r / PANEL * w->n_groups + g) * PANEL + r % PANEL, end = k + w->group_size < w->head.cols ? k + w->group_size : w->head.cols;
-        for (; k < end; k++) dst[k] = w->offsets ? fmaf(dst[k], w->scales[at], w->offsets[at]) : dst[k] * w->scales[at];
-    }
-}
-
-#define GET_ROW(name)                                                                                           \
-    static void get_row_##name(float *dst, const oz_cpu_packed *w, int64_t r) {                                     \
-        read_##name(dst, w->codes + (size_t)(r / PANEL) * w->panel_bytes, (int)(r % PANEL), w->head.cols);           \
-        scale_row(dst, w, r);                                                                                   \
-    }
-GET_ROW(f32) GET_ROW(f16) GET_ROW(bf16) GET_ROW(i8) GET_ROW(i8_pairs) GET_ROW(i4) GET_ROW(f8) GET_ROW(u4)
+OZ_GET_ROW(f32) OZ_GET_ROW(f16) OZ_GET_ROW(bf16) OZ_GET_ROW(i8) OZ_GET_ROW(i8_pairs) OZ_GET_ROW(i4) OZ_GET_ROW(f8) OZ_GET_ROW(u4)
 
 static void get_row_l4(float *dst, const oz_cpu_packed *w, int64_t r) {
     read_u4(dst, w->codes + (size_t)(r / PANEL) * w->panel_bytes, (int)(r % PANEL), w->head.cols);
     for (int64_t k = 0; k < w->head.cols; k++) dst[k] = w->codebook[(int)dst[k]];
-    scale_row(dst, w, r);
+    oz_scale_codes(dst, w, r);
 }
 
 void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64_t n_tok, const float *sums) {
     const oz_cpu_packed *w = t->w;
     int64_t r = panel * PANEL, n = w->head.rows - r < PANEL ? w->head.rows - r : PANEL;
-    bool scaled = w->scales && oz_scale_is_last_avx2(w);
+    bool scaled = w->scales && oz_scale_is_last(w);
     __m256 scale[2], bias[2];
     float tail[PANEL];
     for (int i = 0; i < PANEL; i++) tail[i] = -0.0f; /* adds nothing, to a negative zero either */

@@ -1,0 +1,15 @@
+/* The AVX-512 slots that work on one row, and the lanes of a row's end. */
+#ifndef OZ_KERNEL_ROWS_AVX512_H
+#define OZ_KERNEL_ROWS_AVX512_H
+#include <immintrin.h>
+#include "kernel/cpu.h"
+
+/* Lanes 0 .. n - 1 of 16; all from 16 on. */
+static inline __mmask16 oz_lanes_avx512(int64_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
+
+void oz_round_bf16__avx512(uint16_t *y, const float *x, int64_t n);
+double oz_burn_f32__avx512(int64_t n_steps);
+double oz_burn_bf16__avx512(int64_t n_steps);
+double oz_burn_i8__avx512(int64_t n_steps);
+
+#endif
