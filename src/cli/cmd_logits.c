@@ -97,7 +97,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_ids ids;
     OZ_TRY(oz_cli_ids_read(&ids, ids_path, err));
     oz_cli_model m;
-    oz_status st = oz_cli_model_open(&m, args[0], &(oz_cli_need){.tap_layers = hidden}, err);
+    oz_status st = oz_cli_model_open(&m, args[0], &(oz_cli_need){.tap_layers = hidden, .len = (int64_t)ids.len}, err);
     if (st == OZ_OK) {
         if (oz_ckpt_reads(m.ckpt, out_path) || oz_path_same(ids_path, out_path)) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: is an input of this command: write to another file", out_path);
         if (st == OZ_OK) st = write_file(m.model, &ids, err);

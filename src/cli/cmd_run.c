@@ -249,7 +249,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_ids ids = {0};
     if (ids_path) OZ_TRY(oz_cli_ids_read(&ids, ids_path, err));
     oz_cli_model m;
-    oz_status st = oz_cli_model_open(&m, args[0], &(oz_cli_need){.tok = !ids_path}, err);
+    oz_status st = oz_cli_model_open(&m, args[0], &(oz_cli_need){.tok = !ids_path, .len = ids_path ? (int64_t)ids.len + (n_new == DEFAULT_NEW_TOK ? 1 : n_new) : 0}, err);
     if (st == OZ_OK) {
         st = ids_path ? once(&m, &ids, err) : chat ? run_chat(&m, err) : run_text(&m, err);
         oz_cli_model_close(&m);

@@ -1,13 +1,13 @@
 /* Architectures: the registry, the tensor tables that several share, and the list of tensors that a config calls for.
  *
- * To add a dense architecture: one file arch_<name>.c with its descriptor, one row in `registry`, one golden fixture. */
+ * To add a dense architecture: one file arch_<name>.c with its descriptor, one row in `ARCHITECTURES`, one golden fixture. */
 #include <stdio.h>
 #include <string.h>
 #include "base/json.h"
 #include "base/mem.h"
 #include "model/internal.h"
 
-#define ARCHITECTURES(row) row(llama) row(mistral) row(mixtral) row(qwen2) row(qwen3)
+#define ARCHITECTURES(row) row(gemma2) row(gemma3_text) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3)
 #define DECLARE(name) extern const oz_arch oz_arch_##name;
 #define ADDRESS(name) &oz_arch_##name,
 ARCHITECTURES(DECLARE)
@@ -31,6 +31,11 @@ const oz_arch_row oz_rows_qk_norm[] = {
     {0}};
 const oz_arch_row oz_rows_ffn_norm[] = {
     {"model.layers.%d.post_attention_layernorm", "RMSNorm", OZ_SLOT_FFN_NORM, OZ_ROLE_NORM, OZ_DIM_HIDDEN, OZ_DIM_NONE, 0, 0, 0},
+    {0}};
+const oz_arch_row oz_rows_sandwich[] = {
+    {"model.layers.%d.post_attention_layernorm", "RMSNorm", OZ_SLOT_ATTN_POST_NORM, OZ_ROLE_NORM, OZ_DIM_HIDDEN, OZ_DIM_NONE, 0, 0, 0},
+    {"model.layers.%d.pre_feedforward_layernorm", "RMSNorm", OZ_SLOT_FFN_NORM, OZ_ROLE_NORM, OZ_DIM_HIDDEN, OZ_DIM_NONE, 0, 0, 0},
+    {"model.layers.%d.post_feedforward_layernorm", "RMSNorm", OZ_SLOT_FFN_POST_NORM, OZ_ROLE_NORM, OZ_DIM_HIDDEN, OZ_DIM_NONE, 0, 0, 0},
     {0}};
 const oz_arch_row oz_rows_gated_ffn[] = {
     {"model.layers.%d.mlp.gate_proj", "Linear", OZ_SLOT_GATE, OZ_ROLE_FFN_GATE, OZ_DIM_FFN, OZ_DIM_HIDDEN, 0, 0, OZ_F_MLP_BIAS},

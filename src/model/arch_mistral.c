@@ -4,11 +4,5 @@
 
 static const oz_arch_row *const tables[] = {oz_rows_top, oz_rows_gqa, oz_rows_ffn_norm, oz_rows_gated_ffn, NULL};
 
-static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
-    (void)c, (void)err;
-    for (int64_t i = 0; i < d->n_layers; i++) oz_dims_slide(d, i);
-    return OZ_OK;
-}
-
 const oz_arch oz_arch_mistral = {
-    .model_type = "mistral", .tables = tables, .defaults = {.window = 4096, .n_heads_kv = 8, .max_position = 4096 * 32}, .config = config, .layer = oz_layer_dense};
+    .model_type = "mistral", .tables = tables, .defaults = {.window = 4096, .n_heads_kv = 8, .max_position = 4096 * 32}, .config = oz_slide_all, .layer = oz_layer_dense};

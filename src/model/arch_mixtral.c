@@ -16,8 +16,7 @@ static const oz_arch_row *const tables[] = {oz_rows_top, oz_rows_gqa, oz_rows_ff
 static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
     OZ_TRY(oz_json_int(&d->n_experts, c, "config.json", "num_local_experts", 1, 1 << 12, err));
     OZ_TRY(oz_json_int(&d->top_k, c, "config.json", "num_experts_per_tok", 1, d->n_experts, err));
-    for (int64_t i = 0; i < d->n_layers; i++) oz_dims_slide(d, i);
-    return OZ_OK;
+    return oz_slide_all(d, c, err);
 }
 
 static oz_layer_kind layer(const oz_dims *d, int64_t i) {

@@ -90,6 +90,12 @@ static oz_status activation_read(oz_dims *d, const oz_arch *a, const json_t *c, 
     return OZ_OK;
 }
 
+oz_status oz_slide_all(oz_dims *d, const json_t *c, oz_err *err) {
+    (void)c, (void)err;
+    for (int64_t i = 0; i < d->n_layers; i++) oz_dims_slide(d, i);
+    return OZ_OK;
+}
+
 oz_status oz_window_from_read(oz_dims *d, const json_t *c, oz_err *err) {
     int use = 0;
     int64_t from = 28;
@@ -127,6 +133,33 @@ static oz_status window_read(oz_dims *d, const json_t *c, oz_err *err) {
     return oz_json_int(&d->window, c, "config.json", "sliding_window", 1, 1 << 30, err);
 }
 
+/* Numbers of attention and of the head, where the architecture has them; null means none. */
+static oz_status scores_read(oz_dims *d, const oz_arch *a, const json_t *c, oz_err *err) {
+    double pre_attn = 0;
+    const struct { const char *key; double *out; } floats[] = {
+        {"attn_logit_softcapping", &d->attn_softcap}, {"final_logit_softcapping", &d->final_softcap}, {"query_pre_attn_scalar", &pre_attn}};
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
+        if (!honours(a, floats[i].key)) continue;
+        if (json_is_null(json_object_get(c, floats[i].key))) *floats[i].out = 0;
+        OZ_TRY(oz_json_float(floats[i].out, c, "config.json", floats[i].key, 1e-6, 1e9, err));
+    }
+    if (pre_attn > 0) d->attn_scale = 1.0 / sqrt(pre_attn);
+    return OZ_OK;
+}
+
+static oz_status rope_dim_read(oz_dims *d, const oz_arch *a, const json_t *c, oz_err *err) {
+    static const char key[] = "partial_rotary_factor";
+    double share = 1;
+    if (honours(a, key)) {
+        OZ_TRY(oz_json_float(&share, c, "config.json", key, 0.0, 1.0, err));
+        const json_t *inside = json_object_get(c, "rope_parameters");
+        if (json_is_object(inside)) OZ_TRY(oz_json_float(&share, inside, "config.json.rope_parameters", key, 0.0, 1.0, err));
+    }
+    d->rope_dim = (int64_t)((double)d->head_dim * share);
+    OZ_NEED(d->rope_dim >= 2 && d->rope_dim % 2 == 0, err, OZ_E_FORMAT, "config.json.%s: %g of head_dim %lld must be an even number of columns", key, share, (long long)d->head_dim);
+    return OZ_OK;
+}
+
 oz_status oz_dims_read(oz_dims *d, const oz_arch *a, const json_t *c, oz_err *err) {
     *d = a->defaults;
     if (!d->max_position) d->max_position = 2048;
@@ -144,7 +177,8 @@ oz_status oz_dims_read(oz_dims *d, const oz_arch *a, const json_t *c, oz_err *er
         d->features = on ? d->features | flags[i].features : d->features & ~flags[i].features;
     }
     OZ_TRY(window_read(d, c, err));
-    d->rope_dim = d->head_dim;
+    OZ_TRY(scores_read(d, a, c, err));
+    OZ_TRY(rope_dim_read(d, a, c, err));
     if (a->config) OZ_TRY(a->config(d, c, err));
     OZ_TRY(layer_types_read(d, a, c, err));
     OZ_TRY(oz_ropes_read(d, c, err));

@@ -75,7 +75,7 @@ typedef struct oz_arch {
     oz_layer_kind (*layer)(const oz_dims *d, int64_t layer);
 } oz_arch;
 /* Tables that architectures share (arch.c). */
-extern const oz_arch_row oz_rows_top[], oz_rows_gqa[], oz_rows_qk_norm[], oz_rows_ffn_norm[], oz_rows_gated_ffn[];
+extern const oz_arch_row oz_rows_top[], oz_rows_gqa[], oz_rows_qk_norm[], oz_rows_ffn_norm[], oz_rows_sandwich[] /* norms before and after each block */, oz_rows_gated_ffn[];
 /* Attention and a gated feed-forward; a window, and the second rope if there are two, where the layer is in dims.sliding. */
 oz_layer_kind oz_layer_dense(const oz_dims *d, int64_t layer);
 
@@ -87,6 +87,7 @@ int64_t oz_dim_get(const oz_dims *d, oz_dim dim);
 oz_status oz_dims_read(oz_dims *d, const oz_arch *arch, const json_t *config, oz_err *err);
 static inline bool oz_dims_slides(const oz_dims *d, int64_t layer) { return d->sliding[layer / 64] >> layer % 64 & 1; }
 static inline void oz_dims_slide(oz_dims *d, int64_t layer) { d->sliding[layer / 64] |= (uint64_t)1 << layer % 64; }
+oz_status oz_slide_all(oz_dims *d, const json_t *config, oz_err *err);
 /* use_sliding_window, sliding_window, max_window_layers, as configs of Qwen have them. */
 oz_status oz_window_from_read(oz_dims *d, const json_t *config, oz_err *err);
 oz_status oz_ropes_read(oz_dims *d, const json_t *config, oz_err *err);
@@ -100,6 +101,8 @@ oz_status oz_split_make(oz_split *out, const oz_dims *d, int rank, int size, oz_
 /* Dims of the rank's own part, which the plan is compiled from. */
 void oz_split_dims(oz_dims *d, const oz_split *s);
 typedef struct oz_part_of { int64_t row0, n_rows, col0, n_cols; bool sums; /* its product is a part of a sum over ranks */ } oz_part_of;
+/* OZ_E_UNSUPPORTED names a tensor that ranks cannot share. */
+oz_status oz_split_check(const oz_split *s, const oz_arch_list *l, oz_err *err);
 oz_part_of oz_split_part(const oz_split *s, const oz_arch_tensor *t);
 
 /* ---- storage ---- */

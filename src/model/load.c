@@ -297,6 +297,17 @@ static void tied_head_check(const oz_ckpt *c) {
     oz_ckpt_drop(c, h);
 }
 
+/* Longrope has two sets of frequencies, for sequences of up to its original length and for longer ones. One is chosen here for all: keys in the cache
+ * were turned by it. */
+static int64_t max_len_of(const oz_dims *d, const oz_model_cfg *cfg) {
+    int64_t len = d->max_position;
+    if (d->ropes[0].type == OZ_ROPE_LONG && d->ropes[0].original_max < len) {
+        const int64_t original = d->ropes[0].original_max;
+        len = cfg->need_len > original && cfg->need_len < len ? cfg->need_len : cfg->need_len > original ? len : original;
+    }
+    return cfg->max_len > 0 ? cfg->max_len < d->max_position ? cfg->max_len : d->max_position : len;
+}
+
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err) {
     const oz_arch *arch;
     oz_dims dims;
@@ -316,14 +327,15 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     m->program.norm_eps = (float)dims.rms_norm_eps, m->program.layer_end = m->layer_end;
     m->program.attn_scale = (float)(dims.attn_scale > 0 ? dims.attn_scale : 1.0 / sqrt((double)dims.head_dim));
     m->program.attn_softcap = (float)dims.attn_softcap;
-    m->info.max_len = cfg->max_len > 0 && cfg->max_len < dims.max_position ? cfg->max_len : dims.max_position;
+    m->info.max_len = max_len_of(&dims, cfg);
     m->info.max_tok = cfg->max_tok > 0 ? cfg->max_tok : DEFAULT_MAX_TOK;
     m->layers = oz_alloc_array((size_t)dims.n_layers * OZ_SLOT_COUNT, sizeof *m->layers);
     for (int64_t i = 0; i < dims.n_layers * OZ_SLOT_COUNT; i++) m->layers[i].linear = -1;
     for (int i = 0; i < OZ_SLOT_PER_LAYER; i++) m->top[i].linear = -1;
     oz_scheme *schemes = oz_alloc_array(list.n, sizeof *schemes);
-    oz_status st = schemes_resolve(schemes, ckpt, &list, err);
-    if (m->layer_begin < 0 || m->layer_begin >= m->layer_end || m->layer_end > dims.n_layers)
+    oz_status st = oz_split_check(&split, &list, err);
+    if (st == OZ_OK) st = schemes_resolve(schemes, ckpt, &list, err);
+    if (st == OZ_OK && (m->layer_begin < 0 || m->layer_begin >= m->layer_end || m->layer_end > dims.n_layers))
         st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "layers [%lld, %lld) of %lld", (long long)m->layer_begin, (long long)m->layer_end, (long long)dims.n_layers);
     if (st == OZ_OK) st = surplus_check(ckpt, &list, schemes, oz_arch_dtype(oz_ckpt_config(ckpt)), err);
     if (st == OZ_OK) st = weights_load(m, ckpt, &list, schemes, err);

@@ -43,12 +43,13 @@ typedef struct oz_model oz_model;
 enum { OZ_TAP_LAYER = 1 /* the residual after a layer */, OZ_TAP_LINEAR = 2 /* the input that linear modules share */ };
 typedef struct oz_model_cfg {
     const char *dtype;              /* "auto", "f32" */
-    int64_t max_len;                /* 0: the config's */
+    int64_t max_len;                /* 0: the config's; with longrope its original length, or need_len where that is more */
     int64_t max_tok;                /* token rows a call, 0: 512 */
     unsigned taps;
     int64_t layer_begin, layer_end; /* 0, 0: the whole model; else these layers alone, with the embedding if 0 is among them and
                                      * never a head: memory does not grow with the number of layers */
     oz_comm *comm;   /* the ranks that share the model, each a slice; NULL: it is run whole */
+    int64_t need_len; /* the longest sequence that is sure to come; 0: not known */
 } oz_model_cfg;
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err);
 void oz_model_close(oz_model **m);

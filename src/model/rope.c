@@ -45,7 +45,8 @@ static oz_status original_max_read(oz_rope_cfg *r, const place *p, oz_err *err) 
     OZ_TRY(oz_json_int(&inside, p->s, p->where, key, 1, 1 << 30, err));
     OZ_TRY(oz_json_int(&beside, p->config, "config.json", key, 1, 1 << 30, err));
     OZ_NEED(!inside || !beside || inside == beside, err, OZ_E_FORMAT, "%s.%s: %lld, but config.json.%s is %lld", p->where, key, (long long)inside, key, (long long)beside);
-    r->original_max = inside ? inside : beside ? beside : p->d->max_position;
+    if (inside || beside) r->original_max = inside ? inside : beside;
+    else if (!r->original_max) r->original_max = p->d->max_position;
     return OZ_OK;
 }
 

@@ -3,10 +3,11 @@
  * groups, unevenly where they must; embeddings, norms and the head are held by every rank. */
 #include "model/internal.h"
 
-typedef enum cut { CUT_NONE, CUT_ROWS_Q, CUT_ROWS_KV, CUT_COLS_Q, CUT_ROWS_FFN, CUT_COLS_FFN } cut;
+typedef enum cut { CUT_NONE, CUT_ROWS_Q, CUT_ROWS_KV, CUT_COLS_Q, CUT_ROWS_FFN, CUT_COLS_FFN, CUT_REFUSED } cut;
 static const cut cut_of_role[OZ_ROLE_COUNT] = {
     [OZ_ROLE_ATTN_Q] = CUT_ROWS_Q,     [OZ_ROLE_ATTN_K] = CUT_ROWS_KV,  [OZ_ROLE_ATTN_V] = CUT_ROWS_KV,    [OZ_ROLE_ATTN_O] = CUT_COLS_Q,
-    [OZ_ROLE_FFN_GATE] = CUT_ROWS_FFN, [OZ_ROLE_FFN_UP] = CUT_ROWS_FFN, [OZ_ROLE_FFN_DOWN] = CUT_COLS_FFN};
+    [OZ_ROLE_FFN_GATE] = CUT_ROWS_FFN, [OZ_ROLE_FFN_UP] = CUT_ROWS_FFN, [OZ_ROLE_FFN_DOWN] = CUT_COLS_FFN,
+    [OZ_ROLE_ATTN_QKV] = CUT_REFUSED, [OZ_ROLE_FFN_GATE_UP] = CUT_REFUSED /* rows of several ranges */};
 
 /* Pieces of a feed-forward that quantization groups do not straddle: the largest power of two up to this that gives every rank one. */
 enum { FFN_PIECE = 256 };
@@ -36,6 +37,12 @@ oz_status oz_split_make(oz_split *s, const oz_dims *d, int rank, int size, oz_er
 
 void oz_split_dims(oz_dims *d, const oz_split *s) {
     d->n_heads_kv = s->n_kv, d->n_heads = s->n_q, d->intermediate_size = s->n_ffn;
+}
+
+oz_status oz_split_check(const oz_split *s, const oz_arch_list *l, oz_err *err) {
+    for (size_t i = 0; s->size > 1 && i < l->n; i++)
+        OZ_NEED(cut_of_role[l->items[i].role] != CUT_REFUSED, err, OZ_E_UNSUPPORTED, "%s: holds several projections, which %d ranks cannot share yet", l->items[i].name, s->size);
+    return OZ_OK;
 }
 
 oz_part_of oz_split_part(const oz_split *s, const oz_arch_tensor *t) {

@@ -329,7 +329,7 @@ static oz_status sequences_run(job *j, oz_model *m, int64_t layer, bool has_out,
 /* ---- a layer ---- */
 
 static oz_status model_open(oz_model **m, const job *j, const oz_ckpt *c, int64_t layer, unsigned taps, oz_err *err) {
-    return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){"f32", 0, j->longest, taps, layer, layer + 1, NULL}, err);
+    return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){"f32", 0, j->longest, taps, layer, layer + 1, NULL, j->longest}, err);
 }
 
 static oz_quantize_item *item_of(const job *j, const char *module) {

@@ -9,7 +9,7 @@ M=tests/golden/models
 seq 10 45 | tr '\n' ' ' >"$T/ids"
 
 # Greedy ids are compared: sums over ranks run in another order, so logits agree to rounding and not to the bit.
-for m in llama llama-tied-bias qwen3 mistral qwen2-window qwen3-yarn; do
+for m in llama llama-tied-bias qwen3 mistral qwen2-window qwen3-yarn gemma2 gemma3; do
     "$OUNCE_RELEASE" run $M/$m --dtype f32 --ids "$T/ids" -n 24 --ignore-eos --print-ids -q >"$T/one"
     two run $M/$m --dtype f32 --ids "$T/ids" -n 24 --ignore-eos --print-ids -q >"$T/two"
     ok "$m: two ranks give the same greedy ids" test -s "$T/one" -a "$(cat "$T/one")" = "$(cat "$T/two")"

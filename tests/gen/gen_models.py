@@ -24,12 +24,13 @@ MODELS = {
     'qwen2': ('qwen2', {'use_sliding_window': False, 'sliding_window': 8, 'max_window_layers': 1, 'tie_word_embeddings': True}, 24),
     'qwen2-window': ('qwen2', {'use_sliding_window': True, 'sliding_window': 9, 'max_window_layers': 1, 'num_key_value_heads': 1}, 28),
     'qwen3-yarn': ('qwen3', {'rope_scaling': YARN, 'head_dim': 12, 'tie_word_embeddings': True}, 40),
-    'rope-yarn': ('llama', {'rope_scaling': {**YARN, 'mscale': 1.0, 'mscale_all_dim': 0.5, 'beta_fast': 8, 'beta_slow': 2, 'truncate': False}}, 24),
+    'rope-yarn': ('llama', {'head_dim': 16, 'rope_theta': 100.0, 'rope_scaling': {**YARN, 'original_max_position_embeddings': 64, 'mscale': 1.0, 'mscale_all_dim': 0.5,
+                                                                               'beta_fast': 8, 'truncate': False}}, 24),
     'rope-linear': ('llama', {'rope_scaling': {'type': 'linear', 'factor': 2.5}}, 24),
     'phi3': ('phi3', {'sliding_window': 12, 'partial_rotary_factor': 0.5}, 28),
     'phi3-short': ('phi3', {'rope_scaling': {'type': 'longrope', **LONG}, 'original_max_position_embeddings': 64}, 28),
     'phi3-long': ('phi3', {'rope_scaling': {'type': 'longrope', **LONG}, 'original_max_position_embeddings': 16}, 28),
-    'gemma2': ('gemma2', {**GEMMA, 'sliding_window': 9, 'attn_logit_softcapping': 4.0, 'final_logit_softcapping': 6.0}, 28),
+    'gemma2': ('gemma2', {**GEMMA, 'tie_word_embeddings': False, 'sliding_window': 9, 'attn_logit_softcapping': 4.0, 'final_logit_softcapping': 6.0}, 28),
     'gemma3': ('gemma3_text', {**GEMMA, 'num_hidden_layers': 3, 'sliding_window': 9, 'sliding_window_pattern': 3, 'rope_theta': 100000.0, 'rope_local_base_freq': 500.0,
                                'rope_scaling': {'rope_type': 'linear', 'factor': 4.0}}, 28),
 }
@@ -42,7 +43,8 @@ def randomize(model, gen, zero_norms):
         x = torch.randn(p.shape, generator=gen)
         if 'norm' in name: x = (0.0 if zero_norms else 1.0) + 0.3 * x
         elif name.endswith('bias'): x = 0.5 * x
-        elif 'embed' in name or 'lm_head' in name: x = x * (1.5 if 'lm_head' in name else 1.0) / (1.0 if 'embed' in name else p.shape[-1] ** 0.5)
+        elif 'embed' in name: x = (0.2 if zero_norms else 1.0) * x # gemma's are scaled up
+        elif 'lm_head' in name: x = 1.5 * x / p.shape[-1] ** 0.5
         else: x = 1.8 * x / p.shape[-1] ** 0.5
         p.data.copy_(x.to(torch.bfloat16))
 

@@ -1,0 +1,94 @@
+# Dense architectures through the whole program: greedy ids that transformers gives, schemes and GPTQ on modules of any shape, ranks, synth; and no key of a
+# config that changes the mathematics goes unread.
+. tests/lib.sh
+M=tests/golden/models
+# FILE NAME: the int32 values of a tensor.
+ids_of() {
+    local n
+    n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+    set -- "$1" "$n" $(tail -c +9 "$1" | head -c "$n" | jq -r --arg t "$2" '.[$t].data_offsets | @tsv')
+    tail -c +$((9 + $2 + $3)) "$1" | head -c $(($4 - $3)) | od -An -v -td4 | xargs
+}
+greedy() { $OUNCE_RELEASE run "$1" --dtype f32 --ids "$2" -n 16 --ignore-eos --print-ids -q "${@:3}"; }
+logits() { $OUNCE_RELEASE logits "$1" --dtype f32 --ids "$T/ids" -o "$T/logits" -q "${@:2}" && sha256sum <"$T/logits"; }
+
+for m in mistral qwen2 qwen2-window qwen3-yarn rope-linear rope-yarn phi3 phi3-short phi3-long gemma2 gemma3; do
+    ids_of $M/$m/golden/model.safetensors input_ids >"$T/ids"
+    same "$m: greedy ids" "$(ids_of $M/$m/golden/model.safetensors greedy_ids)" "$(greedy $M/$m "$T/ids" | xargs)"
+    $OUNCE quantize $M/$m -o "$T/q" --scheme W8A16 -q --force >/dev/null
+    $OUNCE convert "$T/q" -o "$T/f32" --to f32 -q --force >/dev/null
+    same "$m in int8: the same ids as from its dequantized weights" "$(greedy "$T/f32" "$T/ids" | xargs)" "$(greedy "$T/q" "$T/ids" | xargs)"
+done
+
+# GPTQ where one matrix has several projections, and where norms stand around each block.
+for i in $(seq 24); do echo "{\"ids\":[$(for k in $(seq 32); do echo -n "$((3 + (i * 37 + k * k * 11 + i * k) % 93)),"; done)4]}"; done >"$T/cal.jsonl"
+for m in phi3 gemma2; do
+    $OUNCE quantize $M/$m -o "$T/g-$m" -q --scheme W4A16 --group-size 16 --method gptq --calibration "$T/cal.jsonl" --num-calibration-samples 24 --max-seq-length 33 --json >"$T/json"
+    same "$m: GPTQ errs less than rounding to nearest on each module" "$([ $m = phi3 ] && echo 8 || echo 14) true" \
+        "$(jq -r '[(.errors | length), ([.errors[] | 0 < .after and .after < .before] | all)] | map(tostring) | join(" ")' "$T/json")"
+    ok "and runs" greedy "$T/g-$m" "$T/ids"
+done >"$T/out" 2>&1
+grep -E '^(ok|not ok|error)' "$T/out"
+
+# Inspection and weights of our own making follow the tables.
+same 'roles of fused matrices' 'attn_o attn_qkv ffn_down ffn_gate_up' "$($OUNCE inspect $M/phi3 | awk '$2 == 2 { print $1 }' | xargs)"
+same "the plan has the second rope, post-norms, the embedding's scale and tanh GELU" '3 1 6 3' \
+    "$($OUNCE inspect $M/gemma3 --plan | awk '/by rope/ { r++ } $2 == "scale" { s++ } $2 == "norm" && $3 ~ /^out/ { n++ } $2 == "gelu_mul" { g++ } END { print r, s, n, g }')"
+for m in phi3 gemma2 gemma3 qwen2-window; do
+    $OUNCE synth $M/$m/config.json -o "$T/s" -q --force >/dev/null
+    ok "synth of $m runs" greedy "$T/s" "$T/ids"
+done >"$T/out"
+grep -E '^(ok|not ok)' "$T/out"
+
+# MODEL JQ: another value of a key gives other logits, or is refused.
+ids_of $M/gemma3/golden/model.safetensors input_ids >"$T/ids"
+differs() {
+    rm -rf "$T/m" && cp -r $M/$1 "$T/m" && chmod -R u+w "$T/m"
+    jq "$2" $M/$1/config.json >"$T/m/config.json"
+    local was now
+    was=$(logits $M/$1) now=$(logits "$T/m")
+    ok "$1: $2 changes what it computes" test -n "$now" -a "$was" != "$now"
+}
+differs mistral '.sliding_window = 11'
+differs mistral 'del(.sliding_window)'
+differs qwen2-window '.max_window_layers = 0'
+differs qwen2-window '.layer_types = ["sliding_attention", "full_attention"]'
+differs qwen3-yarn '.rope_scaling.attention_factor = 1'
+differs rope-yarn '.rope_scaling.truncate = true'
+differs rope-yarn 'del(.rope_scaling.mscale)'
+differs rope-linear '.rope_scaling.factor = 2.6'
+differs phi3 '.partial_rotary_factor = 1'
+differs phi3-long '.rope_scaling.long_factor[3] = 7'
+differs phi3-short '.rope_scaling.short_factor[3] = 2'
+differs gemma2 '.attn_logit_softcapping = null'
+differs gemma2 '.final_logit_softcapping = 5'
+differs gemma2 'del(.final_logit_softcapping)'
+differs gemma2 '.query_pre_attn_scalar = 21'
+differs gemma2 '.hidden_activation = "silu"'
+differs gemma3 '.rope_local_base_freq = 400'
+differs gemma3 '.rope_scaling.factor = 3'
+differs gemma3 '.sliding_window_pattern = 2'
+differs gemma3 '.layer_types = ["full_attention", "sliding_attention", "sliding_attention"]'
+jq '.rope_parameters = {full_attention: {rope_type: "linear", factor: 4.0, rope_theta: 100000.0}, sliding_attention: {rope_type: "default", rope_theta: 500.0}} | del(.rope_scaling, .rope_theta, .rope_local_base_freq)' \
+    $M/gemma3/config.json >"$T/config" # as transformers 5 spells it
+rm -rf "$T/m" && cp -r $M/gemma3 "$T/m" && chmod -R u+w "$T/m" && mv "$T/config" "$T/m/config.json"
+same 'gemma3: ropes by kind of layer, spelt anew' "$(logits $M/gemma3)" "$(logits "$T/m")"
+
+# MODEL JQ TEXT
+refused() {
+    rm -rf "$T/m" && cp -r $M/$1 "$T/m" && chmod -R u+w "$T/m"
+    jq "$2" $M/$1/config.json >"$T/m/config.json"
+    fails "$1: $2" 1 "$3" $OUNCE logits "$T/m" --ids "$T/ids" -o "$T/x"
+}
+refused gemma2 '.use_bidirectional_attention = true' 'config.json.use_bidirectional_attention: true is not run here'
+refused gemma2 '.hidden_activation = "gelu"' 'config.json.hidden_activation: "gelu" is not run here'
+refused phi3 '.rope_scaling = {type: "dynamic", factor: 2}' 'config.json.rope_scaling.rope_type: "dynamic" is not run here'
+refused phi3-long '.rope_scaling.long_factor = [1]' 'config.json.rope_scaling.long_factor: must be a list of 4 numbers'
+refused mistral '.layer_types = ["full_attention", "sliding_attention"]' 'config.json.layer_types[0]: full_attention is not run here'
+refused qwen2 '.use_mrope = true' 'config.json.use_mrope: true is not run here'
+fails 'a text beyond the short factors of longrope' 1 'the model takes 36 more (--max-model-len)' $OUNCE run $M/phi3-short --ids "$T/ids" -n 100 --max-model-len 64
+same 'and within the long ones' 16 "$(greedy $M/phi3-short "$T/ids" --max-model-len 128 | wc -w)"
+if command -v mpirun >/dev/null; then
+    fails 'ranks and fused matrices' 1 'model.layers.0.self_attn.qkv_proj.weight: holds several projections, which 2 ranks cannot share yet' \
+        mpirun --allow-run-as-root --oversubscribe -np 2 "$OUNCE_RELEASE" logits $M/phi3 --ids "$T/ids" -o "$T/x"
+fi
