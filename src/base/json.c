@@ -43,7 +43,8 @@ static int scan(oz_buf *out, const char *s, size_t n) {
     return deepest;
 }
 
-oz_status oz_json_parse(json_t **out, const char *text, size_t n, const char *where, oz_err *err) {
+static oz_status parse(json_t **out, const char *text, size_t n, const char *where, bool one_line, oz_err *err) {
+    char line[32] = "";
     *out = NULL;
     OZ_NEED(n > 0, err, OZ_E_FORMAT, "%s: expected JSON, found nothing", where);
     OZ_NEED(n < 3 || memcmp(text, "\xef\xbb\xbf", 3) != 0, err, OZ_E_FORMAT, "%s: expected JSON, found a UTF-8 byte order mark before it", where);
@@ -56,11 +57,14 @@ oz_status oz_json_parse(json_t **out, const char *text, size_t n, const char *wh
     json_error_t e;
     json_t *v = json_loadb(fixed.len ? fixed.data : text, fixed.len ? fixed.len : n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
     oz_buf_deinit(&fixed);
-    OZ_NEED(v, err, json_error_code(&e) == json_error_out_of_memory ? OZ_E_NOMEM : OZ_E_FORMAT, "%s: line %d, column %d: %s", where, e.line,
-            e.column, *e.text ? e.text : "the memory for it could not be had");
+    if (!one_line) snprintf(line, sizeof line, "line %d, ", e.line);
+    OZ_NEED(v, err, json_error_code(&e) == json_error_out_of_memory ? OZ_E_NOMEM : OZ_E_FORMAT, "%s: %scolumn %d: %s", where, line, e.column, *e.text ? e.text : "the memory for it could not be had");
     *out = v;
     return OZ_OK;
 }
+
+oz_status oz_json_parse(json_t **out, const char *text, size_t n, const char *where, oz_err *err) { return parse(out, text, n, where, false, err); }
+oz_status oz_json_parse_line(json_t **out, const char *text, size_t n, const char *where, oz_err *err) { return parse(out, text, n, where, true, err); }
 
 oz_status oz_json_load(json_t **out, const char *path, size_t limit_bytes, oz_err *err) {
     *out = NULL;

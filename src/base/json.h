@@ -7,6 +7,8 @@
 /* Parses text[0..n). Duplicate keys, NUL bytes in keys, depth over 512 and trailing bytes are errors; a UTF-8 byte order mark is
  * an error that says so. `where` (a path) begins every message. The result is a new reference. */
 oz_status oz_json_parse(json_t **out, const char *text, size_t n, const char *where, oz_err *err);
+/* A line of a file of such: `where` names it, and the message has the column alone. */
+oz_status oz_json_parse_line(json_t **out, const char *text, size_t n, const char *where, oz_err *err);
 oz_status oz_json_load(json_t **out, const char *path, size_t limit_bytes, oz_err *err);
 
 /* Typed reads of obj[key] for config values. A missing or null key leaves *out (the default) alone; another type or a value

@@ -78,19 +78,25 @@ static json_t *report(const oz_quantize *q, const oz_scheme *s, double seconds) 
                      "modules", modules);
 }
 
-/* The calibration text, and a device to run the model on. */
-static oz_status gptq_run(json_t **errors, oz_quantize *q, const char *model, oz_pool *pool, oz_err *err) {
+static oz_status calibration_read(oz_calibration *c, const char *model, oz_err *err) {
     oz_text_files files = {0};
     oz_tok *tok = NULL;
-    oz_dev *dev = NULL;
-    oz_calibration c = {0};
     oz_status st = oz_text_files_open(&files, model, err);
     if (st == OZ_OK && files.tokenizer) st = oz_cli_tok_open(&tok, &files, model, err);
-    if (st == OZ_OK) st = oz_calibration_read(&c, calibration, &(oz_calibration_cfg){tok, &files, n_samples, max_seq_len}, err);
+    if (st == OZ_OK) st = oz_calibration_read(c, calibration, &(oz_calibration_cfg){tok, &files, n_samples, max_seq_len}, err);
     oz_tok_free(&tok);
     oz_text_files_close(&files);
-    if (st == OZ_OK) st = oz_dev_open(&dev, &(oz_dev_cfg){"cpu", (int)oz_cli_common.threads, "auto", true}, err);
-    if (st == OZ_OK)
+    return st;
+}
+
+/* The calibration text, and a device to run the model on; a dry run reads and checks the text alone. */
+static oz_status gptq_run(json_t **errors, oz_quantize *q, const char *model, oz_pool *pool, oz_err *err) {
+    oz_dev *dev = NULL;
+    oz_calibration c = {0};
+    oz_status st = calibration_read(&c, model, err);
+    if (st == OZ_OK && oz_cli_output.dry_run) st = oz_quantize_gptq_check(q, &c, err);
+    else if (st == OZ_OK) st = oz_dev_open(&dev, &(oz_dev_cfg){"cpu", (int)oz_cli_common.threads, "auto", true}, err);
+    if (st == OZ_OK && dev)
         st = oz_quantize_gptq(errors, q, oz_cli_output.path, &(oz_quantize_gptq_cfg){dev, &c, dampening, oz_cli_output.force, resume, OZ_VERSION}, pool, err);
     oz_dev_close(&dev);
     oz_calibration_deinit(&c);
@@ -100,9 +106,9 @@ static oz_status gptq_run(json_t **errors, oz_quantize *q, const char *model, oz
 static oz_status write_out(oz_quantize *q, const oz_scheme *s, const char *model, oz_err *err) {
     int64_t start = oz_clock_us();
     json_t *errors = NULL;
-    if (!oz_cli_output.dry_run) {
+    const bool gptq = strcmp(method, "gptq") == 0;
+    if (gptq || !oz_cli_output.dry_run) {
         oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
-        const bool gptq = strcmp(method, "gptq") == 0;
         oz_status st = gptq ? gptq_run(&errors, q, model, pool, err) : oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);
         oz_pool_free(&pool);
         OZ_TRY(st);
@@ -117,7 +123,7 @@ static oz_status write_out(oz_quantize *q, const oz_scheme *s, const char *model
 
 static oz_status method_check(oz_err *err) {
     const bool gptq = strcmp(method, "gptq") == 0;
-    OZ_NEED(!gptq || calibration || oz_cli_output.dry_run, err, OZ_E_USAGE, "--calibration: --method gptq needs text to calibrate with");
+    OZ_NEED(!gptq || calibration, err, OZ_E_USAGE, "--calibration: --method gptq needs text to calibrate with");
     OZ_NEED(gptq || !calibration, err, OZ_E_USAGE, "--calibration: --method %s uses none", method);
     OZ_NEED(gptq || !resume, err, OZ_E_USAGE, "--resume: --method %s keeps nothing to go on with", method);
     return OZ_OK;

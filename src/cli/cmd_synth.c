@@ -9,11 +9,11 @@
 
 enum { CONFIG_LIMIT = 16 << 20 };
 
-static int64_t seed, group_size, n_experts;
+static int64_t seed = -1 /* not given: 0 */, group_size, n_experts;
 static const char *scheme_name;
 
 static const oz_opt opts[] = {
-    {"seed", 0, OZ_OPT_INT, &seed, 0, 9e15, NULL, "N", "of the random numbers: the same seed and config give the same bytes"},
+    {"seed", 0, OZ_OPT_INT, &seed, 0, 9e15, NULL, "N", "of the random numbers: the same seed and config give the same bytes; 0 if left out"},
     {"scheme", 0, OZ_OPT_STR, &scheme_name, 0, 0, NULL, "S", "quantize at once, as ounce quantize would; its --help lists the schemes"},
     {"split-ffn", 0, OZ_OPT_INT, &n_experts, 1, 1024, NULL, "E", "not random: MODEL with its feed-forward cut into E experts, all of which run"},
     {"group-size", 0, OZ_OPT_INT, &group_size, 1, 1 << 24, NULL, "N", "inputs that share a scale, for schemes with groups; default: the scheme's own"},
@@ -46,7 +46,7 @@ static oz_status load_config(json_t **out, const char *path, oz_err *err) {
 static void report(const oz_layout *l, size_t n_tensors, int64_t start) {
     const double seconds = (double)(oz_clock_us() - start) / 1e6;
     json_t *more = json_pack("{s:I, s:f, s:I}", "tensors", (json_int_t)n_tensors, "seconds", seconds, "peak_rss_bytes", (json_int_t)oz_rss_peak_bytes());
-    if (!n_experts) json_object_set_new(more, "seed", json_integer(seed));
+    if (!n_experts) json_object_set_new(more, "seed", json_integer(seed > 0 ? seed : 0));
     oz_cli_write_report(l, more);
 }
 
@@ -68,7 +68,7 @@ static oz_status run_random(const char *path, const oz_scheme *scheme, size_t sh
     json_t *config;
     oz_synth *s = NULL;
     OZ_TRY(load_config(&config, path, err));
-    oz_status st = oz_synth_new(&s, config, scheme, (uint64_t)seed, shard_bytes, err);
+    oz_status st = oz_synth_new(&s, config, scheme, (uint64_t)(seed > 0 ? seed : 0), shard_bytes, err);
     if (st == OZ_OK && !oz_cli_output.dry_run) st = oz_synth_run(s, oz_cli_output.path, oz_cli_output.force, pool, err);
     if (st == OZ_OK) report(oz_synth_layout(s), oz_synth_count(s), start);
     oz_synth_free(&s);
@@ -81,6 +81,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_scheme scheme = OZ_SCHEME_DENSE;
     const bool quantizes = scheme_name || group_size;
     OZ_NEED(!n_experts || !quantizes, err, OZ_E_USAGE, "--split-ffn: the result is dense, quantize it with ounce quantize; found --scheme or --group-size beside it");
+    OZ_NEED(!n_experts || seed < 0, err, OZ_E_USAGE, "--split-ffn: the result has nothing random; found --seed beside it");
     if (quantizes) OZ_TRY(oz_cli_scheme_find(&scheme, scheme_name, group_size, err));
     OZ_TRY(oz_cli_write_check(&shard_bytes, args[0], err));
     oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);

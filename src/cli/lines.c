@@ -32,7 +32,7 @@ oz_status oz_cli_lines(oz_cli_answer *answer, void *self, oz_err *err) {
         if (is_blank(line, (size_t)n)) continue;
         oz_err why = {0};
         json_t *in, *out = NULL;
-        if (oz_json_parse(&in, line, (size_t)n, "the line", &why) == OZ_OK) out = answer(self, in, (oz_slice){line, (size_t)n}, &why);
+        if (oz_json_parse_line(&in, line, (size_t)n, "the line", &why) == OZ_OK) out = answer(self, in, (oz_slice){line, (size_t)n}, &why);
         json_decref(in);
         print(out, &why);
         if (ferror(stdout)) break; /* main says so */

@@ -86,6 +86,14 @@ oz_status oz_arch_read(const oz_arch **arch, oz_dims *dims, const json_t *config
     return oz_dims_read(dims, *arch, config, err);
 }
 
+oz_status oz_arch_max_len(int64_t *out, const json_t *config, oz_err *err) {
+    const oz_arch *arch;
+    oz_dims d;
+    OZ_TRY(oz_arch_read(&arch, &d, config, err));
+    *out = d.max_position;
+    return OZ_OK;
+}
+
 oz_dtype oz_arch_dtype(const json_t *config) {
     const json_t *t = json_object_get(config, "dtype");
     if (!json_is_string(t)) t = json_object_get(config, "torch_dtype");

@@ -36,6 +36,7 @@ void oz_arch_list_deinit(oz_arch_list *l);
 /* A matrix as a scheme sees it. A router counts as Linear only where the checkpoint stores it quantized: libraries differ on its class. */
 oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c);
 oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype; BF16 if absent */
+oz_status oz_arch_max_len(int64_t *out, const json_t *config, oz_err *err); /* tokens of a sequence */
 
 /* ---- a loaded model ---- */
 typedef struct oz_model oz_model;

@@ -89,7 +89,7 @@ static oz_status line_add(reader *r, const char *p, size_t n, int64_t number, oz
     oz_ids ids = {0};
     char where[32];
     snprintf(where, sizeof where, "line %lld", (long long)number);
-    oz_status st = oz_json_parse(&line, p, n, where, err);
+    oz_status st = oz_json_parse_line(&line, p, n, where, err);
     if (st == OZ_OK && (st = line_read(&ids, r, line, err)) != OZ_OK) oz_err_prefix(err, "%s", where);
     if (st == OZ_OK && ids.len == 0) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: no tokens", where);
     if (st == OZ_OK) {

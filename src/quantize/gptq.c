@@ -165,8 +165,8 @@ oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, cons
         if (w.errs[t].code != OZ_OK) st = oz_err_set(err, w.errs[t].code, __FILE__, __LINE__, "%s: %s", what, w.errs[t].msg);
     double sums[3] = {0};
     for (int64_t i = 0; i < n_tiles * 3; i++) sums[i % 3] += w.sums[i];
-    out->before = sums[2] > 0 ? sums[0] / sums[2] : 0;
-    out->after = sums[2] > 0 ? sums[1] / sums[2] : 0;
+    out->before = sums[2] > 0 ? sums[0] / sums[2] : NAN;
+    out->after = sums[2] > 0 ? sums[1] / sums[2] : NAN;
     oz_free(w.sums);
     oz_free(w.errs);
     oz_free(w.importance);

@@ -6,6 +6,7 @@
  * The forward pass is the model's own; nothing here knows a layer from the inside. After each layer the state on disk is all there is. */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/sha256.h"
+#include "base/str.h"
 #include "quantize/internal.h"
 
 /* What some modules of a layer read. */
@@ -79,7 +81,8 @@ static oz_status identity(json_t **out, const job *j, oz_err *err) {
     oz_sha256_init(&text);
     oz_sha256_add(&text, c->begin, (size_t)(c->n_seqs + 1) * sizeof *c->begin);
     oz_sha256_add(&text, c->ids, (size_t)c->begin[c->n_seqs] * sizeof *c->ids);
-    *out = json_pack("{s:s, s:o, s:o, s:s}", "model", model, "scheme or other option", hex(&plan), "calibration text", hex(&text), "version of the program", j->cfg->version);
+    *out = json_pack("{s:s, s:o, s:I, s:I, s:s, s:o, s:s}", "model", model, "scheme or other option", hex(&plan), "--num-calibration-samples", (json_int_t)c->n_seqs, "--max-seq-length",
+                     (json_int_t)c->max_len, "calibration text", c->sha256, "tokenizer", hex(&text), "version of the program", j->cfg->version);
     return OZ_OK;
 }
 
@@ -91,10 +94,27 @@ static char *residual_path(const job *j, int64_t layer, const char *suffix) {
 
 /* ---- checks ---- */
 
+/* Fewer tokens than columns leave a Hessian singular: the codes then fit the text and little else. One line for all of a kind. */
+static void check_columns(const job *j, int64_t n_tok) {
+    bool seen[OZ_ROLE_COUNT] = {false};
+    oz_buf kinds = {0};
+    for (size_t i = 0; i < j->q->list.n; i++) {
+        const oz_arch_tensor *t = &j->q->list.items[i];
+        if (!j->q->items[i].quantized || t->cols <= n_tok || seen[t->role]) continue;
+        seen[t->role] = true;
+        oz_buf_printf(&kinds, "%s%s (%" PRId64 ")", kinds.len ? ", " : "", oz_role_name(t->role), t->cols);
+    }
+    if (kinds.len)
+        oz_log_warn("%s: %" PRId64 " tokens, fewer than the columns of %s: the result fits this text and may be worse on other; take more (--num-calibration-samples, --max-seq-length)",
+                    j->cfg->calibration->name, n_tok, kinds.data);
+    oz_buf_deinit(&kinds);
+}
+
 static oz_status check(job *j, oz_err *err) {
     const oz_quantize *q = j->q;
     const oz_calibration *c = j->cfg->calibration;
-    int64_t vocab_size = 0;
+    int64_t vocab_size = 0, max_len;
+    OZ_TRY(oz_arch_max_len(&max_len, oz_ckpt_config(q->ckpt), err));
     for (size_t i = 0; i < q->list.n; i++) {
         const oz_arch_tensor *t = &q->list.items[i];
         if (t->role == OZ_ROLE_EMBED) vocab_size = t->rows, j->hidden_size = t->cols;
@@ -105,7 +125,15 @@ static oz_status check(job *j, oz_err *err) {
         if (c->begin[i + 1] - c->begin[i] > j->longest) j->longest = c->begin[i + 1] - c->begin[i];
     for (int64_t i = 0; i < c->begin[c->n_seqs]; i++)
         OZ_NEED(c->ids[i] < vocab_size, err, OZ_E_FORMAT, "%s: token id %d: must be below the model's vocab_size %" PRId64, c->name, c->ids[i], vocab_size);
+    OZ_NEED(max_len >= j->longest, err, OZ_E_ARG, "--max-seq-length: the model takes %" PRId64 " tokens, and the calibration has sequences of %" PRId64, max_len, j->longest);
+    check_columns(j, c->begin[c->n_seqs]);
     return OZ_OK;
+}
+
+oz_status oz_quantize_gptq_check(oz_quantize *q, const oz_calibration *calibration, oz_err *err) {
+    const oz_quantize_gptq_cfg cfg = {.calibration = calibration};
+    job j = {.q = q, .cfg = &cfg};
+    return check(&j, err);
 }
 
 /* ---- the checkpoint under way ---- */
@@ -293,8 +321,6 @@ static oz_status pass_open(pass *p, bool has_out, oz_err *err) {
     job *j = p->j;
     const size_t n_bytes = (size_t)(j->longest * j->hidden_size) * sizeof(float);
     const int64_t n_blocks = (j->longest + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
-    OZ_NEED(oz_model_get(p->m)->max_len >= j->longest, err, OZ_E_ARG, "--max-seq-length: the model takes %" PRId64 " tokens, and the calibration has sequences of %" PRId64,
-            oz_model_get(p->m)->max_len, j->longest);
     OZ_TRY(oz_state_new(&p->state, p->m, n_blocks, err));
     p->blocks = oz_alloc_array((size_t)n_blocks, sizeof *p->blocks);
     for (int64_t i = 0; i < n_blocks; i++) p->blocks[i] = (int32_t)i;
@@ -379,16 +405,20 @@ static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq 
     OZ_TRY(oz_gptq_run(r, g, j->pool, t->module, err));
     const oz_module m = {t->module, t->class_name, t->rows, t->cols};
     OZ_TRY(oz_stream_module(&j->stream, &m, &j->q->scheme, j->q->model_dtype, r->codes, r->scales, err));
-    oz_log_info("%s: output error %.4g, of rounding to nearest %.4g", t->module, r->after, r->before);
-    json_array_append_new(json_object_get(j->work.manifest, "modules"),
-                          json_pack("{s:s, s:f, s:f, s:f}", "module", t->module, "before", r->before, "after", r->after, "dampening", g->factor->dampening));
+    const bool measured = isfinite(r->before) && isfinite(r->after);
+    const int64_t n_tok = g->hessian->n_rows;
+    if (measured && n_tok < t->cols) oz_log_info("%s: output error %.4g, of rounding to nearest %.4g, on %" PRId64 " tokens for %" PRId64 " columns", t->module, r->after, r->before, n_tok, t->cols);
+    else if (measured) oz_log_info("%s: output error %.4g, of rounding to nearest %.4g", t->module, r->after, r->before);
+    else oz_log_info("%s: the calibration text gives it no input: each weight is rounded by itself", t->module);
+    json_t *entry = json_pack("{s:s, s:I, s:n, s:n, s:f}", "module", t->module, "tokens", (json_int_t)n_tok, "before", "after", "dampening", g->factor->dampening);
+    if (measured) json_object_set_new(entry, "before", json_real(r->before)), json_object_set_new(entry, "after", json_real(r->after));
+    json_array_append_new(json_object_get(j->work.manifest, "modules"), entry);
     return OZ_OK;
 }
 
 static oz_status input_quantize(job *j, input *in, oz_err *err) {
     oz_factor f;
     const char *what = in->items[0]->arch->module;
-    if (!in->hessian.n_rows) oz_log_warn("%s: no token of the calibration text reaches it: rounded to nearest", what);
     OZ_TRY(oz_hessian_close(&in->hessian, what, err));
     OZ_TRY(oz_factor_init(&f, &in->hessian, j->cfg->dampening, j->pool, what, err));
     if (f.dampening > j->cfg->dampening) oz_log_warn("%s: dampening raised from %g to %g of the mean diagonal, to make its Hessian positive definite", what, j->cfg->dampening, f.dampening);
@@ -442,6 +472,23 @@ static oz_status layer_run(job *j, int64_t layer, oz_err *err) {
 
 /* ---- the whole ---- */
 
+/* Experts see what the router sends them: one line for those that saw too little. Others were spoken of before the start. */
+static void warn_starved(const job *j) {
+    const int64_t n_tok = j->cfg->calibration->begin[j->cfg->calibration->n_seqs];
+    size_t i, n[2] = {0, 0}; /* no token; some, but fewer than columns */
+    const char *first[2] = {NULL, NULL};
+    const json_t *m;
+    json_array_foreach(json_object_get(j->work.manifest, "modules"), i, m) {
+        const char *name = json_string_value(json_object_get(m, "module"));
+        const oz_quantize_item *it = name ? item_of(j, name) : NULL;
+        const int64_t seen = json_integer_value(json_object_get(m, "tokens"));
+        if (!it || seen >= it->arch->cols || (seen > 0 && it->arch->cols > n_tok)) continue;
+        if (!n[seen > 0]++) first[seen > 0] = name;
+    }
+    if (n[0]) oz_log_warn("no token of the calibration text reached %zu modules, the first %s: each of their weights was rounded by itself", n[0], first[0]);
+    if (n[1]) oz_log_warn("%zu modules were reached by fewer tokens than they have columns, the first %s: they fit this text and may be worse on other", n[1], first[1]);
+}
+
 /* Bytes of the items that are quantized from some layer on, or of those that are kept. */
 static int64_t bytes_of(const job *j, bool quantized, int64_t layer) {
     int64_t n = 0;
@@ -472,6 +519,7 @@ static oz_status run(job *j, const char *target, oz_err *err) {
     if (j->work.layers_done > 0) oz_log_info("%s: %" PRId64 " of %" PRId64 " layers are done", j->work.dir, j->work.layers_done, j->n_layers);
     for (int64_t i = j->work.layers_done; i < j->n_layers; i++) OZ_TRY(layer_run(j, i, err));
     OZ_TRY(oz_writer_finish(j->writer, err));
+    warn_starved(j);
     return oz_dir_commit(j->work.out, target, j->cfg->force, err);
 }
 

@@ -78,7 +78,8 @@ oz_status oz_factor_init(oz_factor *f, const oz_hessian *h, double dampening, oz
 void oz_factor_deinit(oz_factor *f);
 
 typedef struct oz_gptq { const oz_hessian *hessian; const oz_factor *factor; const oz_weight *weight; oz_rtn rtn; } oz_gptq;
-/* codes, scales: as stored, the caller's. Relative output error tr(E H E^T) / tr(W H W^T) of rounding to nearest, and reached. */
+/* codes, scales: as stored, the caller's. Relative output error tr(E H E^T) / tr(W H W^T) of rounding to nearest, and reached; NaN where
+ * the text gives no input. */
 typedef struct oz_gptq_result { void *codes, *scales; int64_t code_row_bytes, scale_row_bytes; double before, after; } oz_gptq_result;
 oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, const char *what, oz_err *err);
 

@@ -85,8 +85,10 @@ typedef struct oz_quantize_gptq_cfg {
     bool force, resume;
     const char *version; /* of the program, for ounce_recipe.json */
 } oz_quantize_gptq_cfg;
-/* report: a new list of {module, before, after, dampening}: tr(E H E^T) / tr(W H W^T) of rounding to nearest and of what was written.
- * OZ_E_INTERRUPTED keeps what --resume takes up. */
+/* All that can be wrong with the text for this model: ids, lengths, modules outside layers. Warns of linear modules with more columns than the text has tokens. */
+oz_status oz_quantize_gptq_check(oz_quantize *q, const oz_calibration *calibration, oz_err *err);
+/* report: a new list of {module, tokens, before, after, dampening}: tokens that reached it; tr(E H E^T) / tr(W H W^T) of rounding to nearest and
+ * of what was written, null where the text gives it no input. OZ_E_INTERRUPTED keeps what --resume takes up. */
 oz_status oz_quantize_gptq(json_t **report, oz_quantize *q, const char *target, const oz_quantize_gptq_cfg *cfg, oz_pool *pool, oz_err *err);
 
 #endif

@@ -94,6 +94,17 @@ static oz_status select_modules(oz_quantize *q, const oz_quantize_cfg *cfg, oz_e
 
 enum { SHOWN = 8 }; /* offenders that are listed one by one */
 
+/* The largest usual group size, up to the scheme's, that divides the columns of every module; 0: none. */
+static int64_t fitting_group(const oz_quantize *q) {
+    int64_t best = 0;
+    for (size_t k = 0; oz_group_size_usual(k) && oz_group_size_usual(k) <= q->scheme.group_size; k++) {
+        bool fits = true;
+        for (size_t i = 0; i < q->list.n; i++) fits = fits && (!q->items[i].quantized || q->list.items[i].cols % oz_group_size_usual(k) == 0);
+        if (fits) best = oz_group_size_usual(k);
+    }
+    return best;
+}
+
 /* Logs the modules whose columns the group size does not divide; the message has the first one, how many there are, and what would do. */
 static oz_status check_groups(const oz_quantize *q, oz_err *err) {
     oz_err first = {0}, one;
@@ -106,9 +117,12 @@ static oz_status check_groups(const oz_quantize *q, oz_err *err) {
         if (n_bad <= SHOWN) oz_log_info("  %s", one.msg);
     }
     if (n_bad > SHOWN) oz_log_info("  and %zu more", n_bad - SHOWN);
-    OZ_NEED(n_bad <= 1, err, OZ_E_ARG, "%s (the first of %zu modules); choose another group size (--group-size)", first.msg, n_bad);
-    OZ_NEED(n_bad == 0, err, OZ_E_ARG, "%s; choose another group size (--group-size)", first.msg);
-    return OZ_OK;
+    if (n_bad == 0) return OZ_OK;
+    char others[64] = "", advice[64] = "no usual group size fits every module: leave some out (--ignore)";
+    if (n_bad > 1) snprintf(others, sizeof others, " (the first of %zu modules)", n_bad);
+    const int64_t fits = fitting_group(q);
+    if (fits) snprintf(advice, sizeof advice, "--group-size %lld fits every module", (long long)fits);
+    OZ_FAIL(err, OZ_E_ARG, "%s%s; %s", first.msg, others, advice);
 }
 
 /* Finds where an item comes from. A quantized or tied head is read from the embedding. */

@@ -124,9 +124,12 @@ static oz_status begin(oz_work *w, const json_t *identity, oz_err *err) {
 static oz_status same_run(const oz_work *w, const json_t *identity, oz_err *err) {
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)identity, key, v)
-        OZ_NEED(json_equal(v, json_object_get(json_object_get(w->manifest, "run"), key)), err, OZ_E_ARG,
-                "%s: was begun with another %s; give the options it was begun with, or remove it to begin anew", w->dir, key);
+    json_object_foreach((json_t *)identity, key, v) {
+        const json_t *was = json_object_get(json_object_get(w->manifest, "run"), key);
+        OZ_NEED(json_equal(v, was) || !json_is_integer(was), err, OZ_E_ARG, "%s: was begun with %s %lld, not %lld; give the options it was begun with, or remove it to begin anew", w->dir, key,
+                (long long)json_integer_value(was), (long long)json_integer_value(v));
+        OZ_NEED(json_equal(v, was), err, OZ_E_ARG, "%s: was begun with another %s; give the options it was begun with, or remove it to begin anew", w->dir, key);
+    }
     return OZ_OK;
 }
 

@@ -78,12 +78,16 @@ int oz_scheme_parts(oz_part parts[OZ_MAX_PARTS], const oz_scheme *s, int64_t row
     return 3;
 }
 
+int64_t oz_group_size_usual(size_t i) {
+    static const int64_t usual[] = {16, 32, 64, 128, 256};
+    return i < sizeof usual / sizeof *usual ? usual[i] : 0;
+}
+
 oz_status oz_scheme_check(const oz_scheme *s, const oz_module *m, oz_err *err) {
-    static const int USUAL[] = {8, 16, 32, 64, 128, 256};
     if (!s->quantized || s->group_size <= 0 || m->cols % s->group_size == 0) return OZ_OK;
     char divisors[64] = "";
-    for (size_t i = 0, n = 0; i < sizeof USUAL / sizeof *USUAL; i++)
-        if (m->cols % USUAL[i] == 0) n += (size_t)snprintf(divisors + n, sizeof divisors - n, "%s%d", n ? ", " : "", USUAL[i]);
+    for (size_t i = 0, n = 0; oz_group_size_usual(i); i++)
+        if (m->cols % oz_group_size_usual(i) == 0) n += (size_t)snprintf(divisors + n, sizeof divisors - n, "%s%lld", n ? ", " : "", (long long)oz_group_size_usual(i));
     OZ_FAIL(err, OZ_E_ARG, "%s: group_size %lld does not divide its %lld columns; %s%s", m->name, (long long)s->group_size, (long long)m->cols,
             *divisors ? "these do: " : "none of the usual ones does", divisors);
 }

@@ -48,6 +48,7 @@ enum { OZ_MAX_PARTS = 4 };
 int oz_scheme_parts(oz_part parts[OZ_MAX_PARTS], const oz_scheme *s, int64_t rows, int64_t cols, oz_dtype model_dtype);
 /* OZ_E_ARG if the group size does not divide cols: names module, cols and the usual group sizes that do. */
 oz_status oz_scheme_check(const oz_scheme *s, const oz_module *m, oz_err *err);
+int64_t oz_group_size_usual(size_t i); /* group sizes that kernels run, ascending; 0: no more */
 /* Finds the module's tensors and makes the view; missing, wrong dtype or shape: an error with tensor, expected, found and file.
  * Scales are checked: finite and > 0 (formats.md 11.4). */
 oz_status oz_scheme_bind(oz_weight *out, const oz_ckpt *c, const oz_module *m, const oz_scheme *s, oz_err *err);

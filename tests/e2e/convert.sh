@@ -35,6 +35,11 @@ fails 'synth: no such scheme' 2 'error: --scheme: must be one of W8A8' $OUNCE sy
 fails 'synth: a group that does not divide' 1 'group_size 64 does not divide its 160 columns' $OUNCE synth "$T/config.json" -o "$T/s" --scheme W4A16 --group-size 64
 fails 'synth: no config' 1 'nowhere.json' $OUNCE synth nowhere.json -o "$T/s"
 fails 'synth: a split and a scheme' 2 'error: --split-ffn: the result is dense' $OUNCE synth --split-ffn 4 tests/golden/models/llama -o "$T/s" --scheme W8A16
+fails 'synth: a split and a seed' 2 'error: --split-ffn: the result has nothing random' $OUNCE synth --split-ffn 4 tests/golden/models/llama -o "$T/s" --seed 1
+fails 'synth: a split into 3' 2 'error: --split-ffn: must be a power of two' $OUNCE synth --split-ffn 3 tests/golden/models/llama -o "$T/s"
+for m in qwen3 llama-tied-bias mixtral; do
+    fails "synth: a split of $m" 1 'what can be split is a dense Llama without biases' $OUNCE synth --split-ffn 4 tests/golden/models/$m -o "$T/s"
+done
 fails 'synth: a split that does not divide' 1 'error: --split-ffn: must divide intermediate_size 256' $OUNCE synth --split-ffn 512 tests/golden/models/llama -o "$T/s"
 for scheme in W8A8 W8A16 FP8_DYNAMIC; do
     $OUNCE synth "$T/config.json" -o "$T/direct" --scheme $scheme --seed 3 -t 1 --force -q >/dev/null

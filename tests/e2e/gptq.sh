@@ -25,6 +25,16 @@ fails 'a line that is none' 1 'bad.jsonl: line 1: ids[1]: must be a token id' g 
 fails 'sequences longer than the model' 1 '--max-seq-length: the model takes 512 tokens, and the calibration has sequences of 600' \
     g -o "$T/o" --calibration "$T/600.jsonl" --num-calibration-samples 1 --max-seq-length 600
 fails 'the head' 1 'lm_head: --method gptq quantizes what is in layers' g -o "$T/o" --targets Linear --targets lm_head
+echo '{"ids":[5,6}' >"$T/bad.jsonl"
+fails 'a line that is no JSON' 1 "bad.jsonl: line 1: column 12: " g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
+fails 'a dry run: too few sequences' 1 'cal.jsonl: 48 sequences' g --dry-run --num-calibration-samples 49
+fails 'a dry run: no tokenizer' 1 "needs the model's tokenizer.json" g --dry-run --calibration README.md
+fails 'a dry run: no file' 1 "$T/none.jsonl: No such file" g --dry-run --calibration "$T/none.jsonl"
+fails 'a dry run: too long' 1 'the calibration has sequences of 600' g --dry-run --calibration "$T/600.jsonl" --num-calibration-samples 1 --max-seq-length 600
+fails 'a dry run without text' 2 '--calibration: --method gptq needs text' $OUNCE quantize $M/llama --scheme W4A16 --group-size 32 --method gptq --dry-run
+ok 'a dry run of what is right' g --dry-run >"$T/out"
+g --dry-run --num-calibration-samples 2 >"$T/out" 2>"$T/err"
+same 'fewer tokens than columns: a line for all' 'warning: cal.jsonl: 128 tokens, fewer than the columns of ffn_down (256): the result' "$(cut -d" " -f-13 "$T/err")"
 ok 'nothing was written' test ! -e "$T/o" -a ! -e "$T/o.gptq"
 
 # The result.
@@ -66,6 +76,8 @@ for layer in 0 1 2; do
 done
 fails 'without --resume' 1 "$T/b.gptq: holds the work of a run that was broken off; --resume goes on with it" g -o "$T/b"
 fails 'with other text' 1 "$T/b.gptq: was begun with another calibration text" g -o "$T/b" --resume --calibration "$T/other.jsonl"
+fails 'with another number of samples' 1 "$T/b.gptq: was begun with --num-calibration-samples 48, not 32" g -o "$T/b" --resume --num-calibration-samples 32
+fails 'with another length' 1 "$T/b.gptq: was begun with --max-seq-length 64, not 32" g -o "$T/b" --resume --max-seq-length 32
 fails 'with another scheme' 1 "$T/b.gptq: was begun with another scheme or other option" g -o "$T/b" --resume --group-size 16
 ok 'and goes on' g -o "$T/b" --resume >"$T/out"
 ok 'to the same bytes' diff -r "$T/a" "$T/b"
@@ -148,6 +160,16 @@ for m in qwen3 llama-tied-bias mixtral; do
         ok "$m $n: runs" $OUNCE logits "$T/$m-$n" --ids "$T/ids" -o "$T/logits.safetensors" -q
     done
 done
+
+# Experts that no token, or few tokens, reach: said once, and not reported as good.
+$OUNCE quantize $M/mixtral -o "$T/few" --scheme W8A16 --method gptq --calibration "$T/few.jsonl" --num-calibration-samples 1 --max-seq-length 2 --json >"$T/r.json" 2>"$T/err"
+n=$(json "$T/r.json" '[.errors[] | select(.tokens == 0)] | length')
+ok 'experts without a token: some' test "$n" -gt 0
+same 'have no error' '[null,null]' "$(json "$T/r.json" '[.errors[] | select(.tokens == 0) | [.before, .after]] | unique[]')"
+same 'are named by a line' 1 "$(grep -c "^warning: no token of the calibration text reached $n modules, the first model.layers" "$T/err")"
+same 'each says so' "$n" "$(grep -c 'gives it no input: each weight is rounded by itself' "$T/err")"
+same 'nothing has an error of 0' 0 "$(grep -c 'of rounding to nearest 0$' "$T/err")"
+same 'and two warnings in all' 2 "$(grep -c '^warning' "$T/err")"
 
 # Text: plain, and as lines.
 cat >"$T/config.json" <<'JSON'

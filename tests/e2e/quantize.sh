@@ -18,7 +18,7 @@ fails 'no model' 1 "$T/none" $OUNCE quantize "$T/none" -o "$T/o" --scheme W8A8
 fails 'a pattern that matches nothing' 1 "--targets 'model.layers.9.mlp.up_proj'" q -o "$T/o" --scheme W8A8 --targets Linear --targets model.layers.9.mlp.up_proj
 fails 'an ignore that matches nothing' 1 "--ignore 're:.*vision'" q -o "$T/o" --scheme W8A8 --ignore 're:.*vision'
 fails 'a broken expression' 1 "re:(" q -o "$T/o" --scheme W8A8 --ignore 're:('
-fails 'a group size that does not divide' 1 'error: model.layers.0.self_attn.q_proj: group_size 128 does not divide its 64 columns; these do: 8, 16, 32, 64 (the first of 14 modules); choose another group size (--group-size)' \
+fails 'a group size that does not divide' 1 'error: model.layers.0.self_attn.q_proj: group_size 128 does not divide its 64 columns; these do: 16, 32, 64 (the first of 14 modules); --group-size 32 fits every module' \
     $OUNCE quantize "$T/m" -o "$T/o" --scheme W4A16
 same 'the first offenders are listed, the others counted' '8 1' "$(grep -c '^  model.layers.*does not divide' "$T/err") $(grep -c '^  and 6 more' "$T/err")"
 ok 'nothing was written' test ! -e "$T/o"
