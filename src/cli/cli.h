@@ -44,7 +44,7 @@ oz_status oz_cli_scheme_find(oz_scheme *out, const char *name, int64_t group_siz
 
 /* MODEL opened for running (open.c). Members are NULL where not asked for. */
 typedef struct oz_cli_model { oz_ckpt *ckpt; oz_dev *dev; oz_model *model; oz_text_files text; oz_tok *tok; bool owns_dev; } oz_cli_model;
-typedef struct oz_cli_need { oz_dev *dev; /* NULL: opens one */ bool tok, tap_layers; int64_t max_tok; /* 0: the default */ int64_t len; /* of the longest sequence, where it is known */ } oz_cli_need;
+typedef struct oz_cli_need { oz_dev *dev; /* NULL: opens one */ bool tok, tok_if_any /* NULL where the checkpoint has none */, tap_layers; int64_t max_tok; /* 0: the default */ int64_t len; /* of the longest sequence, where it is known */ } oz_cli_need;
 oz_status oz_cli_dev_open(oz_dev **out, oz_err *err); /* as the shared options say; "auto" prints what it chose */
 oz_status oz_cli_model_open(oz_cli_model *out, const char *path, const oz_cli_need *need, oz_err *err);
 void oz_cli_model_close(oz_cli_model *m);
@@ -60,6 +60,10 @@ oz_status oz_cli_tok_open(oz_tok **out, const oz_text_files *files, const char *
 oz_status oz_cli_ids_read(oz_ids *out, const char *path, oz_err *err); /* decimal, white space; "-": stdin */
 /* A text file as ids, encoded once. */
 oz_status oz_cli_text_ids(oz_ids *out, const oz_tok *tok, const char *path, bool add_special, oz_err *err);
+/* Tables on stdout (table.c). A line a role of objects with role, bytes, scheme and maybe codec; a line for all modules that run the same kernel
+ * and whose names differ in numbers alone, of objects with name, scheme, kernel, packed_bytes. */
+void oz_cli_roles_print(const json_t *modules);
+void oz_cli_kernels_print(const json_t *kernels);
 void oz_cli_json_print(json_t *doc); /* takes the reference; indent 2, one newline */
 
 #endif

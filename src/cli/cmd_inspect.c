@@ -8,7 +8,7 @@
 static bool tensors, kernels, plan;
 static const oz_opt opts[] = {
     {"tensors", 0, OZ_OPT_FLAG, &tensors, 0, 0, NULL, NULL, "every stored tensor: type, shape, bytes, file"},
-    {"kernels", 0, OZ_OPT_FLAG, &kernels, 0, 0, NULL, NULL, "the kernel that runs each module on this machine (loads the model)"},
+    {"kernels", 0, OZ_OPT_FLAG, &kernels, 0, 0, NULL, NULL, "the kernel that runs each module on this machine (loads the model); modules that differ in numbers alone share a line, --json has each"},
     {"plan", 0, OZ_OPT_FLAG, &plan, 0, 0, NULL, NULL, "the compiled steps of the forward pass (loads the model)"},
     {0}};
 static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
@@ -72,36 +72,17 @@ static json_t *kernels_json(const oz_model *m) {
 static const char *str_of(const json_t *o, const char *key) { return json_string_value(json_object_get(o, key)); }
 static long long int_of(const json_t *o, const char *key) { return json_integer_value(json_object_get(o, key)); }
 
-/* A line for each role: how many modules, under which schemes and codecs, bytes. */
-static void roles_print(const json_t *modules) {
-    printf("%-13s %8s %14s  %-14s %s\n", "role", "modules", "bytes", "scheme", "stored as");
-    for (int r = 0; r < OZ_ROLE_COUNT; r++) {
-        size_t i;
-        long long n = 0, bytes = 0;
-        const json_t *m;
-        const char *scheme = NULL, *codec = NULL;
-        json_array_foreach(modules, i, m) {
-            if (strcmp(str_of(m, "role"), oz_role_name((oz_role)r)) != 0) continue;
-            n++, bytes += int_of(m, "bytes");
-            scheme = scheme && strcmp(scheme, str_of(m, "scheme")) != 0 ? "mixed" : str_of(m, "scheme");
-            codec = codec && strcmp(codec, str_of(m, "codec")) != 0 ? "mixed" : str_of(m, "codec");
-        }
-        if (n) printf("%-13s %8lld %14lld  %-14s %s\n", oz_role_name((oz_role)r), n, bytes, scheme, codec);
-    }
-}
-
 static void doc_print(const json_t *doc) {
     size_t i;
     const json_t *x;
     printf("%s: %s, %lld tensors, %lld bytes\n", str_of(doc, "model"), str_of(doc, "model_type"), int_of(doc, "n_tensors"), int_of(doc, "bytes"));
-    roles_print(json_object_get(doc, "modules"));
+    oz_cli_roles_print(json_object_get(doc, "modules"));
     json_array_foreach(json_object_get(doc, "tensors"), i, x) {
         char *shape = json_dumps(json_object_get(x, "shape"), JSON_COMPACT);
         printf("%-60s %-8s %-18s %12lld  %s\n", str_of(x, "name"), str_of(x, "dtype"), shape, int_of(x, "bytes"), str_of(x, "file"));
         free(shape);
     }
-    json_array_foreach(json_object_get(doc, "kernels"), i, x)
-        printf("%-44s %-12s %-24s %12lld\n", str_of(x, "name"), str_of(x, "scheme"), str_of(x, "kernel"), int_of(x, "packed_bytes"));
+    oz_cli_kernels_print(json_object_get(doc, "kernels"));
     const char *steps = str_of(doc, "plan");
     if (steps) fputs(steps, stdout);
 }

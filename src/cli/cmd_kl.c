@@ -1,4 +1,5 @@
 /* ounce kl: KL divergence of models against a reference, in one pass. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/mem.h"
@@ -41,19 +42,31 @@ static json_t *to_json(const oz_kl *k, const char *model) {
     return o;
 }
 
+/* With this many decimals, or three digits where those would show less than two. */
+typedef struct number { char s[32]; } number;
+static number num(double v, int decimals) {
+    number out;
+    if (v != 0 && fabs(v) < pow(10, 1 - decimals)) snprintf(out.s, sizeof out.s, "%.3g", v);
+    else snprintf(out.s, sizeof out.s, "%.*f", decimals, v);
+    return out;
+}
+
 static void quantiles_print(const char *what, const oz_quantiles *q, double unit) {
-    printf("  %-10s max %.4f  99.9%% %.4f  99%% %.4f  95%% %.4f  90%% %.4f  median %.6f  10%% %.6f  5%% %.6f  1%% %.6f  0.1%% %.6f  min %.6f\n", what, q->max * unit, q->p999 * unit,
-           q->p99 * unit, q->p95 * unit, q->p90 * unit, q->median * unit, q->p10 * unit, q->p5 * unit, q->p1 * unit, q->p01 * unit, q->min * unit);
+    const struct { const char *name; double v; int decimals; } f[] = {{"max", q->max, 4}, {"99.9%", q->p999, 4}, {"99%", q->p99, 4}, {"95%", q->p95, 4}, {"90%", q->p90, 4}, {"median", q->median, 6},
+                                                                     {"10%", q->p10, 6},  {"5%", q->p5, 6},      {"1%", q->p1, 6},   {"0.1%", q->p01, 6}, {"min", q->min, 6}};
+    printf("  %-9s", what);
+    for (size_t i = 0; i < sizeof f / sizeof *f; i++) printf("  %s %s", f[i].name, num(f[i].v * unit, f[i].decimals).s);
+    putchar('\n');
 }
 
 static void print(const oz_kl *k, const char *model) {
-    printf("%s\n  mean KL    %.6f +/- %.6f nats (over windows +/- %.6f)\n", model, k->mean_kl, k->kl_se, k->kl_se_windows);
+    printf("%s\n  mean KL    %s +/- %s nats (over windows +/- %s)\n", model, num(k->mean_kl, 6).s, num(k->kl_se, 6).s, num(k->kl_se_windows, 6).s);
     quantiles_print("KL", &k->kl, 1.0);
     quantiles_print("dp, %", &k->dp, 100.0);
-    printf("  mean dp    %.4f +/- %.4f %%   RMS dp %.4f +/- %.4f %%   same top token %.3f +/- %.3f %%\n", 100 * k->mean_dp, 100 * k->mean_dp_se, 100 * k->rms_dp, 100 * k->rms_dp_se,
-           100 * k->top1_agreement, 100 * k->top1_se);
-    printf("  perplexity %.4f +/- %.4f, reference %.4f +/- %.4f, ratio %.5f +/- %.5f (ln %.5f +/- %.5f), difference %.4f +/- %.4f, correlation of ln %.3f %%\n", k->ppl, k->ppl_se, k->ppl_ref,
-           k->ppl_ref_se, k->ratio, k->ratio_se, k->ln_ratio, k->ln_ratio_se, k->diff, k->diff_se, 100 * k->correlation);
+    printf("  mean dp    %s +/- %s %%   RMS dp %s +/- %s %%   same top token %.3f +/- %.3f %%\n", num(100 * k->mean_dp, 4).s, num(100 * k->mean_dp_se, 4).s, num(100 * k->rms_dp, 4).s,
+           num(100 * k->rms_dp_se, 4).s, 100 * k->top1_agreement, 100 * k->top1_se);
+    printf("  perplexity %.4f +/- %.4f, reference %.4f +/- %.4f, ratio %.5f +/- %s (ln %s +/- %s), difference %s +/- %s, correlation of ln %.3f %%\n", k->ppl, k->ppl_se, k->ppl_ref, k->ppl_ref_se,
+           k->ratio, num(k->ratio_se, 5).s, num(k->ln_ratio, 5).s, num(k->ln_ratio_se, 5).s, num(k->diff, 4).s, num(k->diff_se, 4).s, 100 * k->correlation);
 }
 
 static void report(const char **args, const oz_kl *kl, int n) {

@@ -59,6 +59,7 @@ static void print(const oz_ppl *p) {
     if (p->ppl_se > 0) printf(" +/- %.4f", p->ppl_se);
     if (p->words > 0) printf("  word %.4f  byte %.4f  bits/byte %.4f  (%.0f words, %.0f bytes, %lld documents)", p->word_ppl, p->byte_ppl, p->bits_per_byte, p->words, p->bytes, (long long)p->n_documents);
     printf("  window %lld, stride %lld, BOS %s, %lld tokens, %lld scored\n", (long long)p->ctx, (long long)p->stride, p->bos, (long long)p->n_tok, (long long)p->n_scored);
+    fflush(stdout);
 }
 
 static oz_status measure(oz_cli_model *m, const oz_buf *text, oz_err *err) {

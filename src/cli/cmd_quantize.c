@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "cli/cli.h"
 #include "quantize/quantize.h"
+#include <stdio.h>
 #include <string.h>
 
 static const char *scheme_name;
@@ -56,6 +57,17 @@ static const oz_opt_cmd *describe(void) {
     return &cmd;
 }
 
+/* A line a role, then one a module. */
+static void sizes_print(const oz_quantize *q, const json_t *modules) {
+    oz_cli_roles_print(modules);
+    putchar('\n');
+    for (size_t i = 0; i < oz_quantize_count(q); i++) {
+        const oz_quantize_module m = oz_quantize_at(q, i);
+        printf("%15zu  %-12s %s [%lld, %lld]\n", m.bytes, m.scheme->name, m.name, (long long)m.rows, (long long)m.cols);
+    }
+    putchar('\n');
+}
+
 /* The modules, and what they add up to. */
 static json_t *report(const oz_quantize *q, const oz_scheme *s, double seconds) {
     json_t *modules = json_array();
@@ -63,14 +75,14 @@ static json_t *report(const oz_quantize *q, const oz_scheme *s, double seconds) 
     size_t bytes = 0, n_quantized = 0;
     for (size_t i = 0; i < oz_quantize_count(q); i++) {
         const oz_quantize_module m = oz_quantize_at(q, i);
-        if (oz_cli_output.dry_run && !oz_cli_common.json) printf("%15zu  %-12s %s [%lld, %lld]\n", m.bytes, m.scheme->name, m.name, (long long)m.rows, (long long)m.cols);
-        json_array_append_new(modules, json_pack("{s:s, s:s, s:[I, I], s:I}", "name", m.name, "scheme", m.scheme->name, "shape", (json_int_t)m.rows,
+        json_array_append_new(modules, json_pack("{s:s, s:s, s:s, s:[I, I], s:I}", "name", m.name, "role", m.role, "scheme", m.scheme->name, "shape", (json_int_t)m.rows,
                                                  (json_int_t)m.cols, "bytes", (json_int_t)m.bytes));
         if (!m.scheme->quantized) continue;
         n_quantized++;
         n_weights += m.rows * m.cols;
         bytes += m.bytes;
     }
+    if (oz_cli_output.dry_run && !oz_cli_common.json) sizes_print(q, modules);
     const double bits = 8.0 * (double)bytes / (double)n_weights;
     if (!oz_cli_common.json) printf("%15zu  in %zu modules of %lld weights as %s, %.4f bits a weight\n", bytes, n_quantized, (long long)n_weights, s->name, bits);
     return json_pack("{s:s, s:i, s:I, s:I, s:f, s:f, s:I, s:o}", "scheme", s->name, "quantized_modules", (int)n_quantized, "quantized_weights", (json_int_t)n_weights,

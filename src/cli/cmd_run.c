@@ -29,7 +29,7 @@ static const oz_opt opts[] = {
     {"seed", 0, OZ_OPT_INT, &seed, 0, 9007199254740992.0, NULL, "S", "seed of the sampling"},
     {"stop", 0, OZ_OPT_LIST, &stops, 0, 0, NULL, "S", "stop before this text"},
     {"ignore-eos", 0, OZ_OPT_FLAG, &ignore_eos, 0, 0, NULL, NULL, "go on past end-of-text tokens"},
-    {"print-ids", 0, OZ_OPT_FLAG, &print_ids, 0, 0, NULL, NULL, "print the new ids, space separated, instead of text"},
+    {"print-ids", 0, OZ_OPT_FLAG, &print_ids, 0, 0, NULL, NULL, "print the new ids, space separated, instead of text; so it is for --ids where the model has no tokenizer"},
     {0}};
 static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
 static const oz_opt_cmd cmd = {"run", "MODEL {-p TEXT | --chat [-p TEXT] | --ids FILE} [-n N]", "generate text", NULL, tables, 1, 1};
@@ -135,7 +135,7 @@ static oz_status generate(out *o, const oz_cli_model *m, const oz_ids *in, oz_er
     oz_engine_free(&e);
     if (st == OZ_OK && o->ids.len > 0) {
         const double ttft = (double)(o->first_us - t0) / 1e6, rest = (double)(t1 - o->first_us) / 1e6;
-        if (!oz_cli_common.json) puts("");
+        if (!oz_cli_common.json) puts(""), fflush(stdout); /* before what follows on stderr, which may be the same file */
         oz_log_info("prompt %lld tokens, first token after %.3f s; %zu new tokens, %.1f tokens/s", (long long)n, ttft, o->ids.len, o->ids.len > 1 ? (double)(o->ids.len - 1) / rest : 0.0);
     }
     return st;
@@ -249,8 +249,13 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_ids ids = {0};
     if (ids_path) OZ_TRY(oz_cli_ids_read(&ids, ids_path, err));
     oz_cli_model m;
-    oz_status st = oz_cli_model_open(&m, args[0], &(oz_cli_need){.tok = !ids_path, .len = ids_path ? (int64_t)ids.len + (n_new == DEFAULT_NEW_TOK ? 1 : n_new) : 0}, err);
+    const oz_cli_need need = {.tok = !ids_path, .tok_if_any = !print_ids && !oz_cli_common.json, .len = ids_path ? (int64_t)ids.len + (n_new == DEFAULT_NEW_TOK ? 1 : n_new) : 0};
+    oz_status st = oz_cli_model_open(&m, args[0], &need, err);
     if (st == OZ_OK) {
+        if (!m.tok && !print_ids && !oz_cli_common.json) {
+            oz_log_warn("%s: no tokenizer.json: the new ids are printed (--print-ids)", args[0]);
+            print_ids = true;
+        }
         st = ids_path ? once(&m, &ids, err) : chat ? run_chat(&m, err) : run_text(&m, err);
         oz_cli_model_close(&m);
     }

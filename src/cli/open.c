@@ -32,7 +32,8 @@ oz_status oz_cli_model_open(oz_cli_model *m, const char *path, const oz_cli_need
     const oz_model_cfg cfg = {.dtype = oz_cli_common.dtype, .max_len = oz_cli_common.max_len, .max_tok = need->max_tok, .taps = need->tap_layers ? OZ_TAP_LAYER : 0, .comm = oz_cli_comm, .need_len = need->len};
     oz_status st = need->dev ? OZ_OK : oz_cli_dev_open(&m->dev, err);
     if (st == OZ_OK) st = oz_ckpt_open(&m->ckpt, path, err);
-    if (st == OZ_OK && need->tok && (st = oz_text_files_open(&m->text, path, err)) == OZ_OK) st = oz_cli_tok_open(&m->tok, &m->text, path, err);
+    if (st == OZ_OK && (need->tok || need->tok_if_any)) st = oz_text_files_open(&m->text, path, err);
+    if (st == OZ_OK && (need->tok || m->text.tokenizer)) st = oz_cli_tok_open(&m->tok, &m->text, path, err);
     if (st == OZ_OK) st = oz_model_open(&m->model, m->dev, m->ckpt, &cfg, err);
     if (st != OZ_OK) oz_cli_model_close(m);
     return st;

@@ -243,7 +243,7 @@ static oz_status plain_form_choose(oz_form *out, oz_dev *dev, const oz_ckpt *ckp
         if (!plain_dtypes[f].name || !(is_auto ? plain_dtypes[f].dtype == own : strcmp(plain_dtypes[f].name, dtype) == 0)) continue;
         known = true;
         if (form_runs(dev, OZ_CODEC_BF16, (oz_form)f)) *out = (oz_form)f;
-        else OZ_NEED(is_auto, err, OZ_E_UNSUPPORTED, "--dtype %s: no kernel of this device (%s) rounds 16-bit products' inputs; use f32", dtype, oz_dev_describe(dev));
+        else OZ_NEED(is_auto, err, OZ_E_UNSUPPORTED, "--dtype %s: this device (%s) has no products with %s inputs; leave --dtype out, or give f32", dtype, oz_dev_describe(dev), dtype);
     }
     OZ_NEED(known, err, OZ_E_UNSUPPORTED, "--dtype: expected auto, f32, bf16 or f16, found \"%s\"", dtype);
     return OZ_OK;

@@ -53,7 +53,7 @@ typedef struct oz_quantize_cfg {
     size_t shard_bytes; /* 0: no limit */
 } oz_quantize_cfg;
 /* What a matrix of the model becomes. */
-typedef struct oz_quantize_module { const char *name; const oz_scheme *scheme; int64_t rows, cols; size_t bytes; /* as written */ } oz_quantize_module;
+typedef struct oz_quantize_module { const char *name, *role /* "ffn_down" */; const oz_scheme *scheme; int64_t rows, cols; size_t bytes; /* as written */ } oz_quantize_module;
 /* Errors: a source that is quantized already; a pattern that matches nothing; nothing left to quantize; a group size that does not divide
  * (the first few offenders are logged, the message counts them). ckpt must outlive the job; cfg need not. */
 oz_status oz_quantize_new(oz_quantize **out, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, oz_err *err);

@@ -258,7 +258,7 @@ size_t oz_quantize_count(const oz_quantize *q) { return q->n_modules; }
 
 oz_quantize_module oz_quantize_at(const oz_quantize *q, size_t i) {
     const item *it = &q->items[q->modules[i]];
-    return (oz_quantize_module){it->arch->module, it->quantized ? &q->scheme : &OZ_SCHEME_DENSE, it->arch->rows, it->arch->cols, it->bytes};
+    return (oz_quantize_module){it->arch->module, oz_role_name(it->arch->role), it->quantized ? &q->scheme : &OZ_SCHEME_DENSE, it->arch->rows, it->arch->cols, it->bytes};
 }
 
 /* ---- running ---- */

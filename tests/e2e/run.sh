@@ -32,6 +32,12 @@ for scheme in W8A8 W8A16 FP8_DYNAMIC "W4A16 --group-size 32"; do
 done
 
 echo "1 2 x" >"$T/bad"
+"$OUNCE" run $M --ids "$T/ids" -n 24 --ignore-eos >"$T/c" 2>"$T/err"
+same "ids of a model without a tokenizer are printed" "$(cat "$T/a")" "$(cat "$T/c")"
+ok "and it says so" grep -qF "$M: no tokenizer.json: the new ids are printed (--print-ids)" "$T/err"
+"$OUNCE" run tests/golden/gguf/llama.gguf --ids "$T/ids" -n 8 --ignore-eos >"$T/both" 2>&1
+same "one with a tokenizer gives text, and the statistics are a line of their own" 1 "$(grep -c '^prompt 20 tokens' "$T/both")"
+same "the last" "prompt 20 tokens" "$(tail -1 "$T/both" | cut -c-16)"
 fails "an id that is none" 1 "bad: byte 4: expected a token id, found \"x\"" "$OUNCE" run $M --ids "$T/bad"
 same "an id on stdin that is none" 'error: stdin: byte 2: expected a token id, found "y"' "$(echo "1 y z" | "$OUNCE" run $M --ids - -q 2>&1)"
 echo "1 320" >"$T/bad"
