@@ -51,13 +51,18 @@ static void row_print(const oz_bench_row *r) {
     fflush(stdout);
 }
 
-static oz_status rows_run(json_t *rows, oz_cli_model *m, const oz_ceiling *ceil, const int64_t *batch, int n_batch, oz_err *err) {
-    for (int i = -1; i < n_batch; i++) {
-        const bool pre = i < 0;
-        if (pre ? n_prompt == 0 : n_gen == 0) continue;
-        const oz_bench_cfg cfg = {n_prompt, pre ? 0 : n_gen, pre ? 1 : batch[i], (int)reps};
+/* The rows to measure: prefill, then decode at each batch. */
+static int rows_plan(oz_bench_cfg *rows, const int64_t *batch, int n_batch) {
+    int n = 0;
+    if (n_prompt > 0) rows[n++] = (oz_bench_cfg){n_prompt, 0, 1, (int)reps};
+    for (int i = 0; n_gen > 0 && i < n_batch; i++) rows[n++] = (oz_bench_cfg){n_prompt, n_gen, batch[i], (int)reps};
+    return n;
+}
+
+static oz_status rows_run(json_t *rows, oz_cli_model *m, const oz_ceiling *ceil, const oz_bench_cfg *cfg, int n, oz_err *err) {
+    for (int i = 0; i < n; i++) {
         oz_bench_row r;
-        OZ_TRY(oz_bench_run(&r, m->model, &cfg, ceil, err));
+        OZ_TRY(oz_bench_run(&r, m->model, &cfg[i], ceil, err));
         if (oz_cli_common.json) json_array_append_new(rows, row_json(&r));
         else row_print(&r);
     }
@@ -69,6 +74,23 @@ static void head_print(const oz_cli_model *m, const char *path, const oz_ceiling
     printf("%s: %s, weights %.2f MB, loaded; %s\n", path, f->model_type, (double)f->weight_bytes / 1e6, oz_dev_describe(m->dev));
     printf("measured ceilings: read %.2f GB/s, f32 %.1f, bf16 %.1f GFLOP/s, int8 %.1f GOP/s\n", c->read_bytes_s / 1e9, c->f32_flop_s / 1e9, c->bf16_flop_s / 1e9, c->i8_op_s / 1e9);
     printf("%-11s %9s +/- %7s %10s %8s  %-7s %9s %9s\n", "test", "t/s", "s.d.", "predicted", "share", "bound", "MB", "GFLOP");
+    fflush(stdout);
+}
+
+static oz_status measure(oz_cli_model *m, const char *path, const oz_bench_cfg *cfg, int n, oz_err *err) {
+    const size_t loaded = oz_rss_peak_bytes(); /* before the ceilings are measured in a buffer of their own */
+    oz_ceiling ceil;
+    oz_dev_ceiling(m->dev, &ceil);
+    if (!oz_cli_common.json) head_print(m, path, &ceil);
+    json_t *rows = json_array();
+    const oz_status st = rows_run(rows, m, &ceil, cfg, n, err);
+    const size_t running = oz_rss_bytes(), peak = running > loaded ? running : loaded;
+    if (st == OZ_OK && oz_cli_common.json)
+        oz_cli_json_print(json_pack("{s:o s:s s:I s:I s:I s:{s:f s:f s:f s:f} s:O}", "model", oz_json_text(path), "device", oz_dev_describe(m->dev), "weight_bytes", (json_int_t)oz_model_get(m->model)->weight_bytes,
+                                    "peak_rss_bytes", (json_int_t)peak, "stream_bytes", (json_int_t)oz_model_get(m->model)->stream_bytes, "ceiling", "read_bytes_s", ceil.read_bytes_s,
+                                    "f32_flop_s", ceil.f32_flop_s, "bf16_flop_s", ceil.bf16_flop_s, "i8_op_s", ceil.i8_op_s, "rows", rows));
+    json_decref(rows);
+    return st;
 }
 
 static oz_status run(const char **args, int n_args, oz_err *err) {
@@ -78,18 +100,11 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     int n_batch;
     OZ_TRY(batches_parse(batch, &n_batch, err));
     OZ_TRY(oz_cli_model_open(&m, args[0], &(oz_cli_need){0}, err));
-    const size_t loaded = oz_rss_peak_bytes(); /* before the ceilings are measured in a buffer of their own */
-    oz_ceiling ceil;
-    oz_dev_ceiling(m.dev, &ceil);
-    if (!oz_cli_common.json) head_print(&m, args[0], &ceil);
-    json_t *rows = json_array();
-    const oz_status st = rows_run(rows, &m, &ceil, batch, n_batch, err);
-    const size_t running = oz_rss_bytes(), peak = running > loaded ? running : loaded;
-    if (st == OZ_OK && oz_cli_common.json)
-        oz_cli_json_print(json_pack("{s:o s:s s:I s:I s:I s:{s:f s:f s:f s:f} s:O}", "model", oz_json_text(args[0]), "device", oz_dev_describe(m.dev), "weight_bytes", (json_int_t)oz_model_get(m.model)->weight_bytes,
-                                    "peak_rss_bytes", (json_int_t)peak, "stream_bytes", (json_int_t)oz_model_get(m.model)->stream_bytes, "ceiling", "read_bytes_s", ceil.read_bytes_s,
-                                    "f32_flop_s", ceil.f32_flop_s, "bf16_flop_s", ceil.bf16_flop_s, "i8_op_s", ceil.i8_op_s, "rows", rows));
-    json_decref(rows);
+    oz_bench_cfg cfg[MAX_BATCHES + 1];
+    const int n = rows_plan(cfg, batch, n_batch);
+    oz_status st = OZ_OK;
+    for (int i = 0; st == OZ_OK && i < n; i++) st = oz_bench_check(m.model, &cfg[i], err);
+    if (st == OZ_OK) st = measure(&m, args[0], cfg, n, err);
     oz_cli_model_close(&m);
     return st;
 }

@@ -48,10 +48,18 @@ static cost step_cost(const oz_model *m, int64_t n_tok, int64_t n_rows, double c
 
 typedef struct room { oz_state *state; int32_t *ids, *blocks, *rows; oz_seg *segs; oz_row_stat *stats; int64_t blocks_seq; } room;
 
+oz_status oz_bench_check(const oz_model *m, const oz_bench_cfg *c, oz_err *err) {
+    const oz_model_info *f = oz_model_get(m);
+    const bool pre = c->n_gen == 0;
+    const int64_t n = pre ? c->n_prompt : c->n_gen;
+    OZ_NEED(n >= 1 && c->batch >= 1 && c->reps >= 1 && c->reps <= MAX_REPS, err, OZ_E_ARG, "tokens, batch and repetitions must be at least 1, repetitions at most %d", MAX_REPS);
+    OZ_NEED(n <= f->max_len, err, OZ_E_ARG, "--n-%s %lld: the model takes %lld tokens", pre ? "prompt" : "gen", (long long)n, (long long)f->max_len);
+    OZ_NEED(c->batch <= f->max_tok, err, OZ_E_ARG, "--batch %lld: at most %lld sequences a call", (long long)c->batch, (long long)f->max_tok);
+    return OZ_OK;
+}
+
 static oz_status room_init(room *r, oz_model *m, const oz_bench_cfg *c, int64_t len, oz_err *err) {
     const oz_model_info *f = oz_model_get(m);
-    OZ_NEED(len <= f->max_len, err, OZ_E_ARG, "%lld positions: the model takes %lld", (long long)len, (long long)f->max_len);
-    OZ_NEED(c->batch <= f->max_tok, err, OZ_E_ARG, "a batch of %lld: at most %lld rows a call", (long long)c->batch, (long long)f->max_tok);
     r->blocks_seq = (len + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
     const int64_t n_blocks = r->blocks_seq * c->batch, n_ids = c->n_prompt > c->batch ? c->n_prompt : c->batch;
     r->ids = oz_alloc_array((size_t)n_ids, sizeof *r->ids);
@@ -115,7 +123,7 @@ static void summarize(oz_bench_row *o, double *tok_s, int n) {
 oz_status oz_bench_run(oz_bench_row *out, oz_model *m, const oz_bench_cfg *c, const oz_ceiling *ceil, oz_err *err) {
     const bool pre = c->n_gen == 0;
     const int64_t n = pre ? c->n_prompt : c->n_gen;
-    OZ_NEED(n >= 1 && c->batch >= 1 && c->reps >= 1 && c->reps <= MAX_REPS, err, OZ_E_ARG, "tokens, batch and repetitions must be at least 1, repetitions at most %d", MAX_REPS);
+    OZ_TRY(oz_bench_check(m, c, err));
     *out = (oz_bench_row){.prefill = pre, .n_tok = n, .batch = c->batch, .reps = c->reps};
     const double mean_context = ((double)n + 1) / 2;
     const cost k = pre ? step_cost(m, n, 1, mean_context, 1, ceil) : step_cost(m, c->batch, c->batch, mean_context, c->batch, ceil);

@@ -55,6 +55,8 @@ typedef struct oz_bench_row {
     const char *bound;        /* "memory" or "compute" */
 } oz_bench_row;
 typedef struct oz_bench_cfg { int64_t n_prompt, n_gen, batch; int reps; } oz_bench_cfg;
+/* Whether the model takes so many tokens and sequences. */
+oz_status oz_bench_check(const oz_model *m, const oz_bench_cfg *cfg, oz_err *err);
 /* One row: prefill of n_prompt tokens if n_gen is 0 (logits of the last token only), else n_gen decode steps of `batch` sequences from an empty cache. */
 oz_status oz_bench_run(oz_bench_row *out, oz_model *m, const oz_bench_cfg *cfg, const oz_ceiling *ceiling, oz_err *err);
 

@@ -81,6 +81,10 @@ fails 'an empty model' 2 'run: argument 1 is empty' $OUNCE run '' -p x
 fails 'an empty stop' 2 '--stop: the text is empty' $OUNCE run "$T/m" -p x --stop ''
 fails 'half a character as a stop' 2 '--stop: must be UTF-8' $OUNCE run "$T/m" -p x --stop "$(printf '\303')"
 fails 'nothing to measure' 2 'nothing to measure' $OUNCE bench "$T/m" -p 0 -n 0
+fails 'more tokens than the model takes' 1 '--n-prompt 4096: the model takes 512 tokens' $OUNCE bench "$T/m" -p 4096
+same 'and no ceiling was measured' '' "$(cat "$T/out")"
+fails 'generated, too' 1 '--n-gen 513: the model takes 512 tokens' $OUNCE bench "$T/m" -n 513
+fails 'more sequences than a call takes' 1 '--batch 4096: at most 512 sequences a call' $OUNCE bench "$T/m" -b 1,4096
 fails 'a batch after nothing' 2 '--batch: expected' $OUNCE bench "$T/m" -b 1,
 printf '1\0002 3' >"$T/nul"
 fails 'a NUL among ids' 1 'byte 0: expected a token id' $OUNCE logits "$T/m" --ids "$T/nul" -o "$T/none"
