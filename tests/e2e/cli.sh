@@ -66,6 +66,11 @@ for c in 'inspect --tensors' 'convert --to f32 --dry-run' 'bench -p 1 -n 1 -r 1'
 done
 same 'inspect: the name' "$T/m$(printf '\357\277\275')" "$($OUNCE inspect "$odd" --json -q | jq -r .model)"
 
+# A build with CUDA on a machine without a driver says so.
+if ! $OUNCE inspect "$T/m" --plan --device x 2>&1 | grep -q 'or cuda'; then echo '# built without CUDA' >&2
+elif [ -e /proc/driver/nvidia/version ]; then echo '# there is a driver' >&2
+else fails 'no driver' 1 'error: cuda: no NVIDIA driver on this machine' $OUNCE inspect "$T/m" --plan --device cuda; fi
+
 # inspect --kernels: modules whose names differ in numbers share a line; JSON has each.
 $OUNCE inspect tests/golden/models/mixtral --kernels -q --cpu-level ref >"$T/out"
 same 'kernels: a line for all experts' '24 dense gemm_bf16_f32__ref 294912' "$(awk '$1 == "model.layers.[0-2].block_sparse_moe.experts.[0-7].w1" { print $2, $3, $4, $5 }' "$T/out")"

@@ -203,9 +203,11 @@ static oz_status dev_open(oz_dev **out, const oz_dev_cfg *cfg, const char *suffi
     char *rest = NULL;
     const long device = suffix ? strtol(suffix, &rest, 10) : 0;
     OZ_NEED(!suffix || (rest != suffix && *rest == 0 && device >= 0), err, OZ_E_USAGE, "--device: expected cuda or cuda:N, found \"%s\"", cfg->name);
-    int n = 0;
+    int n = 0, driver = 0; /* its version; 0: there is none, which the runtime calls insufficient */
     const cudaError_t e = cudaGetDeviceCount(&n);
+    cudaDriverGetVersion(&driver);
     cudaGetLastError();
+    OZ_NEED(e != cudaErrorInsufficientDriver || driver > 0, err, OZ_E_NOT_FOUND, "cuda: no NVIDIA driver on this machine");
     OZ_NEED(e == cudaSuccess, err, OZ_E_NOT_FOUND, "cuda: no device here: %s", cudaGetErrorString(e));
     OZ_NEED(device < n, err, OZ_E_NOT_FOUND, "cuda:%ld: this machine has %d", device, n);
     oz_cuda_dev *d = (oz_cuda_dev *)oz_alloc(sizeof *d);
