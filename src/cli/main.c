@@ -62,8 +62,8 @@ static const char MAN_HEAD[] =
     ".SH DESCRIPTION\nMODEL is a folder with a Hugging Face checkpoint, or a .gguf file.\n"
     ".SH \"EXIT STATUS\"\n0: done. 1: it failed and said why on standard error. 2: the command line is wrong.\n";
 static const char MAN_TAIL[] =
-    "runs one model in N processes, each of which holds a slice of every layer; the first one speaks. It takes a program built where Open MPI was installed, and runs Llama and Qwen3 on the "
-    "CPU; experts are not shared out. With more ranks than KV heads, N must be a multiple of these. Without \\-\\-threads the ranks share the cores of the machine.\n"
+    "runs one model in N processes, each of which holds a slice of every layer; the first one speaks. It takes a program built where Open MPI was installed, and runs dense models on the "
+    "CPU; a mixture of experts is refused. With more ranks than KV heads, N must be a multiple of these. Without \\-\\-threads the ranks share the cores of the machine.\n"
     ".SH FILES\n"
     ".TP\n.I DIR/ounce_recipe.json\nhow \\-\\-method gptq made the checkpoint DIR: parameters, and the calibration text by its SHA\\-256\n"
     ".TP\n.I DIR.gptq\nthe work of a run with \\-\\-method gptq, beside DIR; removed when DIR is whole. \\-\\-resume takes it up. Its file lock is held while a process is at work in it\n"

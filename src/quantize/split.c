@@ -8,6 +8,8 @@
 #include <string.h>
 
 enum { MAX_EXPERTS = 1024 };
+/* Whose defaults new_config writes out. */
+static const char SOURCE[] = "llama";
 #define SPLITS "what can be split is a dense Llama without biases"
 
 /* One tensor of the result: a part of a source tensor, times a factor; or zeros (weight without codes). */
@@ -49,13 +51,13 @@ static json_t *new_config(const json_t *config, int64_t n_experts) {
     return c;
 }
 
-static const char *model_type(const oz_ffn_split *s) { return json_string_value(json_object_get(oz_ckpt_config(s->ckpt), "model_type")); }
-
 static oz_status check_source(const oz_ffn_split *s, oz_err *err) {
     const json_t *c = oz_ckpt_config(s->ckpt), *quantized = json_object_get(c, "quantization_config");
+    const char *type = json_string_value(json_object_get(c, "model_type"));
     const int64_t ffn = json_integer_value(json_object_get(c, "intermediate_size"));
     OZ_NEED(!quantized || json_is_null(quantized), err, OZ_E_ARG, "%s: expected a dense checkpoint or a GGUF, found one that is quantized; dequantize it first: ounce convert %s -o DIR --to bf16",
             oz_ckpt_path(s->ckpt), oz_ckpt_path(s->ckpt));
+    OZ_NEED(type && strcmp(type, SOURCE) == 0, err, OZ_E_UNSUPPORTED, "config.json.model_type: \"%s\"; " SPLITS, type ? type : "");
     OZ_NEED(s->n_experts >= 1 && s->n_experts <= MAX_EXPERTS && (s->n_experts & (s->n_experts - 1)) == 0, err, OZ_E_USAGE, "--split-ffn: must be a power of two, 1 to %d, found %lld",
             MAX_EXPERTS, (long long)s->n_experts);
     OZ_NEED(ffn % s->n_experts == 0, err, OZ_E_ARG, "--split-ffn: must divide intermediate_size %lld, found %lld", (long long)ffn, (long long)s->n_experts);
@@ -80,7 +82,7 @@ static oz_status bind_item(oz_ffn_split *s, item *it, bool *used, oz_err *err) {
     it->factor = 1;
     it->cols = t->cols ? t->cols : 1;
     if (t->role == OZ_ROLE_ROUTER) return OZ_OK;
-    OZ_NEED(f, err, OZ_E_UNSUPPORTED, "%s: this architecture (%s) has nothing to make it of; " SPLITS, t->name, model_type(s));
+    OZ_NEED(f, err, OZ_E_UNSUPPORTED, "%s: the source has nothing to make it of; " SPLITS, t->name);
     it->tensor = oz_ckpt_find(s->ckpt, f->name);
     OZ_NEED(it->tensor, err, OZ_E_FORMAT, "%s: not in the checkpoint (%s)", f->name, oz_ckpt_path(s->ckpt));
     if (t->expert >= 0) {
@@ -110,7 +112,7 @@ static oz_status plan(oz_ffn_split *s, oz_err *err) {
         if (st == OZ_OK) st = oz_layout_add(s->layout, t->name, s->dtype, t->cols ? 2 : 1, (const int64_t[]){t->rows, t->cols}, err);
     }
     for (size_t i = 0; i < s->from.n && st == OZ_OK; i++)
-        if (!used[i]) st = oz_err_set(err, OZ_E_UNSUPPORTED, __FILE__, __LINE__, "%s: has no place in a mixture of experts (model_type %s); " SPLITS, s->from.items[i].name, model_type(s));
+        if (!used[i]) st = oz_err_set(err, OZ_E_UNSUPPORTED, __FILE__, __LINE__, "%s: has no place in a mixture of experts; " SPLITS, s->from.items[i].name);
     oz_free(used);
     return st == OZ_OK ? oz_layout_fix(s->layout, err) : st;
 }

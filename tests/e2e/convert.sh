@@ -37,7 +37,7 @@ fails 'synth: no config' 1 'nowhere.json' $OUNCE synth nowhere.json -o "$T/s"
 fails 'synth: a split and a scheme' 2 'error: --split-ffn: the result is dense' $OUNCE synth --split-ffn 4 tests/golden/models/llama -o "$T/s" --scheme W8A16
 fails 'synth: a split and a seed' 2 'error: --split-ffn: the result has nothing random' $OUNCE synth --split-ffn 4 tests/golden/models/llama -o "$T/s" --seed 1
 fails 'synth: a split into 3' 2 'error: --split-ffn: must be a power of two' $OUNCE synth --split-ffn 3 tests/golden/models/llama -o "$T/s"
-for m in qwen3 llama-tied-bias mixtral; do
+for m in qwen3 mistral llama-tied-bias mixtral; do
     fails "synth: a split of $m" 1 'what can be split is a dense Llama without biases' $OUNCE synth --split-ffn 4 tests/golden/models/$m -o "$T/s"
 done
 fails 'synth: a split that does not divide' 1 'error: --split-ffn: must divide intermediate_size 256' $OUNCE synth --split-ffn 512 tests/golden/models/llama -o "$T/s"
