@@ -45,7 +45,7 @@ quality() {
 }
 
 say "SmolLM2-135M-Instruct on $(jq -r '.device' "$out/bf16.bench.json")"
-jq -r '"measured ceilings: read \(.ceiling.read_bytes_s / 1e9 * 10 | round / 10) GB/s, f32 \(.ceiling.f32_flop_s / 1e9 | round) GFLOP/s, int8 \(.ceiling.i8_op_s / 1e9 | round) GOP/s"' "$out/bf16.bench.json"
+jq -r '"measured ceilings: read \(.ceiling.read_bytes_s / 1e9 * 10 | round / 10) GB/s, \(if .ceiling.f32_flop_s then "f32 \(.ceiling.f32_flop_s / 1e9 | round)" else "bf16 \(.ceiling.bf16_flop_s / 1e9 | round)" end) GFLOP/s, int8 \(.ceiling.i8_op_s / 1e9 | round) GOP/s"' "$out/bf16.bench.json"
 printf '\n%-12s %13s %13s %9s %9s %17s %17s %9s %9s %7s\n' scheme "predicted B" "on disk B" "quant MB" "run MB" "prefill 512 t/s" "decode 128 t/s" ppl "mean KL" "top-1 %"
 printf '%-12s %13s %13s %9s %9s %17s %17s\n' "" "" "" peak peak "measured / roof" "measured / roof"
 status=0

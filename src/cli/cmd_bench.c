@@ -9,6 +9,7 @@
 #include "measure/measure.h"
 
 enum { MAX_BATCHES = 32 };
+static const double MUCH_SCATTER = 0.2; /* among the repetitions of a ceiling */
 static int64_t n_prompt = 512, n_gen = 128, reps = 5;
 static const char *batches = "1";
 static const oz_opt opts[] = {
@@ -20,7 +21,7 @@ static const oz_opt opts[] = {
 static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
 static const oz_opt_cmd cmd = {"bench", "MODEL [-p 512] [-n 128] [-b 1,8,64] [-r 5]", "speed beside this machine's roofline",
                                "predicted: each module takes the larger of reading its packed bytes at the measured read bandwidth and doing its multiply-adds at the measured "
-                               "ceiling (int8 for W8A8, f32 or bf16 for the others); share: measured / predicted; bound: which of the two takes longer; MB, GFLOP: what the prompt or a decode step must read and do. "
+                               "ceiling (int8 for W8A8; for the others bf16 with --dtype bf16 and on CUDA, else f32); share: measured / predicted; bound: which of the two takes longer; MB, GFLOP: what the prompt or a decode step must read and do. "
                                "pp: prefill (prompt processing), tg: decode (text generation).",
                                tables, 1, 1};
 
@@ -69,10 +70,42 @@ static oz_status rows_run(json_t *rows, oz_cli_model *m, const oz_ceiling *ceil,
     return OZ_OK;
 }
 
+/* The ceilings that a device has, by the names of JSON. */
+typedef struct ceiling { const char *key, *label; double v; } ceiling;
+enum { N_CEILINGS = 4 };
+static int ceilings(ceiling out[N_CEILINGS], const oz_ceiling *c) {
+    const ceiling all[N_CEILINGS] = {{"read_bytes_s", "read %.2f GB/s", c->read_bytes_s}, {"f32_flop_s", "f32 %.1f GFLOP/s", c->f32_flop_s}, {"bf16_flop_s", "bf16 %.1f GFLOP/s", c->bf16_flop_s},
+                                     {"i8_op_s", "int8 %.1f GOP/s", c->i8_op_s}};
+    int n = 0;
+    for (int i = 0; i < N_CEILINGS; i++)
+        if (all[i].v > 0) out[n++] = all[i];
+    return n;
+}
+
+static void ceilings_print(const oz_ceiling *c) {
+    ceiling list[N_CEILINGS];
+    const int n = ceilings(list, c);
+    fputs("measured ceilings:", stdout);
+    for (int i = 0; i < n; i++) {
+        fputs(i ? ", " : " ", stdout);
+        printf(list[i].label, list[i].v / 1e9);
+    }
+    putchar('\n');
+}
+
+static json_t *ceilings_json(const oz_ceiling *c) {
+    ceiling list[N_CEILINGS];
+    const int n = ceilings(list, c);
+    json_t *o = json_object();
+    for (int i = 0; i < n; i++) json_object_set_new(o, list[i].key, json_real(list[i].v));
+    json_object_set_new(o, "scatter", json_real(c->scatter));
+    return o;
+}
+
 static void head_print(const oz_cli_model *m, const char *path, const oz_ceiling *c) {
     const oz_model_info *f = oz_model_get(m->model);
     printf("%s: %s, weights %.2f MB, loaded; %s\n", path, f->model_type, (double)f->weight_bytes / 1e6, oz_dev_describe(m->dev));
-    printf("measured ceilings: read %.2f GB/s, f32 %.1f, bf16 %.1f GFLOP/s, int8 %.1f GOP/s\n", c->read_bytes_s / 1e9, c->f32_flop_s / 1e9, c->bf16_flop_s / 1e9, c->i8_op_s / 1e9);
+    ceilings_print(c);
     printf("%-11s %9s +/- %7s %10s %8s  %-7s %9s %9s\n", "test", "t/s", "s.d.", "predicted", "share", "bound", "MB", "GFLOP");
     fflush(stdout);
 }
@@ -82,13 +115,13 @@ static oz_status measure(oz_cli_model *m, const char *path, const oz_bench_cfg *
     oz_ceiling ceil;
     oz_dev_ceiling(m->dev, &ceil);
     if (!oz_cli_common.json) head_print(m, path, &ceil);
+    if (ceil.scatter > MUCH_SCATTER) oz_log_warn("the repetitions of the ceilings scatter by %.0f %%: the machine is busy with something else, and shares say little", 100 * ceil.scatter);
     json_t *rows = json_array();
     const oz_status st = rows_run(rows, m, &ceil, cfg, n, err);
     const size_t running = oz_rss_bytes(), peak = running > loaded ? running : loaded;
     if (st == OZ_OK && oz_cli_common.json)
-        oz_cli_json_print(json_pack("{s:o s:s s:I s:I s:I s:{s:f s:f s:f s:f} s:O}", "model", oz_json_text(path), "device", oz_dev_describe(m->dev), "weight_bytes", (json_int_t)oz_model_get(m->model)->weight_bytes,
-                                    "peak_rss_bytes", (json_int_t)peak, "stream_bytes", (json_int_t)oz_model_get(m->model)->stream_bytes, "ceiling", "read_bytes_s", ceil.read_bytes_s,
-                                    "f32_flop_s", ceil.f32_flop_s, "bf16_flop_s", ceil.bf16_flop_s, "i8_op_s", ceil.i8_op_s, "rows", rows));
+        oz_cli_json_print(json_pack("{s:o s:s s:I s:I s:I s:o s:O}", "model", oz_json_text(path), "device", oz_dev_describe(m->dev), "weight_bytes", (json_int_t)oz_model_get(m->model)->weight_bytes,
+                                    "peak_rss_bytes", (json_int_t)peak, "stream_bytes", (json_int_t)oz_model_get(m->model)->stream_bytes, "ceiling", ceilings_json(&ceil), "rows", rows));
     json_decref(rows);
     return st;
 }

@@ -24,6 +24,7 @@ typedef struct ceiling_job {
     const uint8_t *bytes;
     int64_t n_read; /* read units of one thread */
     int64_t start_us;
+    double scatter; /* of all that was measured */
     atomic_uint done[N_TICKS]; /* units that ended in a tick */
 } ceiling_job;
 
@@ -58,11 +59,13 @@ static int64_t round_best(oz_dev *d, ceiling_job *j) {
 
 /* Units a second; `enough` ends the rounds. */
 static double run(oz_dev *d, ceiling_job *j, double enough) {
-    double most = 0;
+    double most = 0, least = INFINITY;
     for (int i = 0; i < ROUNDS && most < enough; i++) {
         double units_s = (double)round_best(d, j) * 1e6 / (WINDOW_TICKS * TICK_US);
         if (units_s > most) most = units_s;
+        if (units_s < least) least = units_s;
     }
+    if (most > 0 && 1 - least / most > j->scatter) j->scatter = 1 - least / most;
     return most;
 }
 
@@ -102,5 +105,6 @@ void oz_cpu_ceiling(oz_dev *d, oz_ceiling *out) {
     out->f32_flop_s = measure_burn(d, j, t->burn_f32);
     if (t->burn_bf16) out->bf16_flop_s = measure_burn(d, j, t->burn_bf16);
     out->i8_op_s = measure_burn(d, j, t->burn_i8);
+    out->scatter = j->scatter;
     oz_free(j);
 }

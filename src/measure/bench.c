@@ -20,9 +20,12 @@ static void cost_add(cost *c, double bytes, double flop, double flop_s, const oz
     if (mem > alu) c->memory_seconds += mem;
 }
 
+/* The ceiling of what no scheme quantizes, and of FP8: plain multiply-adds, or where a device is not measured in those its matrix units. */
+static double plain_flop_s(const oz_ceiling *ceil) { return ceil->f32_flop_s > 0 ? ceil->f32_flop_s : ceil->bf16_flop_s; }
+
 static double module_flop_s(const oz_model_info *f, const oz_scheme *scheme, const oz_ceiling *ceil) {
     if (scheme->act == OZ_ACT_I8_TOKEN) return ceil->i8_op_s;
-    return scheme->act == OZ_ACT_NONE && strcmp(f->dtype, "bf16") == 0 && ceil->bf16_flop_s > 0 ? ceil->bf16_flop_s : ceil->f32_flop_s;
+    return scheme->act == OZ_ACT_NONE && strcmp(f->dtype, "bf16") == 0 && ceil->bf16_flop_s > 0 ? ceil->bf16_flop_s : plain_flop_s(ceil);
 }
 
 /* One pass of n_tok rows of `batch` sequences whose contexts hold `context` keys on average; n_rows of them reach the head. */
@@ -42,7 +45,7 @@ static cost step_cost(const oz_model *m, int64_t n_tok, int64_t n_rows, double c
         cost_add(&c, (double)oz_packed_bytes(mod.packed), flop, module_flop_s(f, mod.scheme, ceil), ceil);
     }
     const double flop = 4.0 * (double)(f->n_layers * f->n_heads * f->head_dim) * context * (double)n_tok;
-    cost_add(&c, (double)f->kv_bytes_tok * context * (double)batch, flop, ceil->f32_flop_s, ceil);
+    cost_add(&c, (double)f->kv_bytes_tok * context * (double)batch, flop, plain_flop_s(ceil), ceil);
     return c;
 }
 

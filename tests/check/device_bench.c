@@ -96,7 +96,7 @@ int ck_device_bench(const char *name, const char *only, bool deterministic, oz_e
     if (oz_dev_open(&b.dev, &(oz_dev_cfg){name, 1, "auto", deterministic}, err) != OZ_OK) return -1;
     b.ops = oz_dev_ops(b.dev);
     oz_dev_ceiling(b.dev, &ceil);
-    printf("%s: reads %.2f TB/s, bf16 %.0f TFLOP/s, int8 %.0f TOP/s\n", oz_dev_describe(b.dev), ceil.read_bytes_s / 1e12, ceil.f32_flop_s / 1e12, ceil.i8_op_s / 1e12);
+    printf("%s: reads %.2f TB/s, bf16 %.0f TFLOP/s, int8 %.0f TOP/s\n", oz_dev_describe(b.dev), ceil.read_bytes_s / 1e12, ceil.bf16_flop_s / 1e12, ceil.i8_op_s / 1e12);
     printf("%-12s %4s %9s %9s %9s %9s %9s  %s\n", "weights", "M", "qkv us", "o us", "gate_up", "down", "layer us", "share of the ceiling that binds");
     for (int i = 0; i < CK_COUNT(list); i++) {
         if (only && !strstr(list[i].name, only)) continue;
@@ -105,7 +105,7 @@ int ck_device_bench(const char *name, const char *only, bool deterministic, oz_e
             double us[STEPS];
             for (int s = 0; s < STEPS; s++) us[s] = time_steps(&b, s, s + 1, ms[j], err);
             const double all = time_steps(&b, 0, STEPS, ms[j], err), mem = (double)b.bytes / ceil.read_bytes_s * 1e6;
-            const double alu = b.flop_tok * (double)ms[j] / (list[i].form == OZ_FORM_Q8 ? ceil.i8_op_s : ceil.f32_flop_s) * 1e6;
+            const double alu = b.flop_tok * (double)ms[j] / (list[i].form == OZ_FORM_Q8 ? ceil.i8_op_s : ceil.bf16_flop_s) * 1e6;
             printf("%-12s %4lld %9.1f %9.1f %9.1f %9.1f %9.1f  %4.0f %% %s, %.2f TB/s of weights, %.0f TFLOP/s\n", list[i].name, (long long)ms[j], us[0], us[1], us[2], us[3], all, 100 * (mem > alu ? mem : alu) / all,
                    mem > alu ? "memory" : "products", (double)b.bytes / all / 1e6, b.flop_tok * (double)ms[j] / all / 1e6);
             fflush(stdout);
