@@ -142,9 +142,8 @@ typedef struct oz_ops {
 } oz_ops;
 const oz_ops *oz_dev_ops(const oz_dev *d);
 
-/* Ceilings of this machine, measured now (about a second each): read bandwidth, f32, bf16 and int8 multiply-add throughput, with all threads
- * of the device and the best level's instructions, or its matrix units. Zero: not measured here. scatter: by what share the worst repetition of
- * any stayed below its best. */
+/* Ceilings of this machine, measured now (about a second each): read bandwidth, multiply-adds of f32, bf16 and int8, all threads and the best level's
+ * instructions, or matrix units. Zero: not measured here. scatter: by what share the worst repetition of any stayed below its best. */
 typedef struct oz_ceiling { double read_bytes_s, f32_flop_s, bf16_flop_s, i8_op_s, scatter; } oz_ceiling;
 void oz_dev_ceiling(oz_dev *d, oz_ceiling *out);
 
