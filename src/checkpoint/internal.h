@@ -85,7 +85,35 @@ oz_status oz_gguf_array(const oz_gguf_kv **out, const oz_gguf *g, const char *ke
 /* The string at *p, which is moved behind it. Start at kv->data. */
 oz_slice oz_gguf_next_str(const uint8_t **p);
 int64_t oz_gguf_int_at(const oz_gguf_kv *kv, uint64_t i);
-/* bos_token_id, eos_token_id (a list if the end of a turn is another token), pad_token_id, as far as they are known (gguf_hf.c). */
+/* ---- GGUF as a Hugging Face checkpoint: its tensors (gguf_hf.c), its config (gguf_config.c) ---- */
+enum { OZ_GGUF_LLAMA = 1, OZ_GGUF_MIXTRAL = 2, OZ_GGUF_QWEN2 = 4, OZ_GGUF_QWEN3 = 8, OZ_GGUF_GEMMA2 = 16, OZ_GGUF_GEMMA3 = 32, OZ_GGUF_PHI3 = 64 };
+typedef struct oz_gguf_model oz_gguf_model;
+typedef struct oz_gguf_arch {
+    const char *name; /* general.architecture */
+    int bit;          /* of the above */
+    bool experts;     /* with an expert_count above 0 */
+    const char *model_type, *class_name;
+    bool interleaved; /* q and k rows (gguf_hf.c) */
+    float norm_plus;  /* in stored norms */
+    const char *const *own_keys; /* of those that are refused elsewhere; NULL-terminated, or NULL */
+    const char *fixed; /* config entries that no metadata holds: JSON */
+    oz_status (*config)(json_t *config, const oz_gguf_model *m, oz_err *err); /* entries of its own, or NULL */
+} oz_gguf_arch;
+typedef struct oz_gguf_dims {
+    int64_t n_layers, hidden, intermediate, n_heads, n_heads_kv, head_dim, rope_dim, max_len, vocab, n_experts;
+    float eps, rope_theta;
+} oz_gguf_dims;
+struct oz_gguf_model {
+    oz_ckpt *c;
+    const oz_gguf *g;
+    const oz_gguf_arch *arch;
+    oz_gguf_dims d;
+    const oz_gguf_info *rope_freqs, *rope_long, *rope_short;
+};
+oz_status oz_gguf_arch_find(oz_gguf_model *m, oz_err *err);
+oz_status oz_gguf_dims_read(oz_gguf_model *m, oz_err *err);
+oz_status oz_gguf_config(json_t *config, oz_gguf_model *m, oz_err *err); /* fills config, after the tensors were added */
+/* bos_token_id, eos_token_id (a list if the end of a turn is another token), pad_token_id, as far as they are known. */
 oz_status oz_gguf_special_ids(json_t *config, const oz_gguf *g, int64_t vocab_size, oz_err *err);
 
 /* ---- vocabularies in other forms, as tokenizer.json: tokens.c, tokens_merges.c; read by spm.c, tiktoken.c, gguf_text.c ---- */
