@@ -167,7 +167,8 @@ def fnv(rows):
 class Model:
     def __init__(self, seed): self.rng, self.tensors, self.expect = random.Random(seed), [], {}
 
-    def add(self, name, hf, kind, rows, cols, heads=0, around=0.0):
+    def add(self, name, hf, kind, rows, cols, heads=0, around=0.0, plus=0.0):
+        """around: the mean; plus: stored with that much more than it means."""
         vector = cols == 0
         x = [[around + self.rng.gauss(0, 0.1) for _ in range(rows if vector else cols)] for _ in range(1 if vector else rows)]
         if heads and vector: x = [[v] for v in x[0]]
@@ -175,7 +176,7 @@ class Model:
         if heads:  # what the stored rows mean, put back in order
             order = interleave(list(range(len(x))), heads)
             vals = [v for _, v in sorted(zip(order, vals))]
-        if vector: vals = [[v for r in vals for v in r]]
+        if vector: vals = [[f32(v - plus) for r in vals for v in r]]
         self.tensors.append((name, [rows] if vector else [cols, rows], TYPES[kind][0], raw))
         self.expect[hf] = {'dtype': kind, 'dims': [rows] if vector else [rows, cols], 'rope_heads': heads, 'last': vals[-1][:4], 'fnv_bf16': fnv(vals)}
 
@@ -276,6 +277,73 @@ def types():
     return gguf(dims_kvs('llama', hidden, ffn, 2, heads, heads, more), m.tensors), m.expect
 
 
+def mixtral():
+    """Three experts a layer: one layer's in tensors of three dimensions, the other's apart, as files of 2023 have them."""
+    m, hidden, ffn, heads, heads_kv, dim, experts = Model(6), 32, 32, 2, 1, 16, 3
+    m.add('token_embd.weight', 'model.embed_tokens.weight', 'F16', 8, hidden)
+    for l in range(2):
+        b, h = f'blk.{l}.', f'model.layers.{l}.'
+        m.add(b + 'attn_norm.weight', h + 'input_layernorm.weight', 'F32', hidden, 0, around=1)
+        m.add(b + 'attn_q.weight', h + 'self_attn.q_proj.weight', 'F16', heads * dim, hidden, heads)
+        m.add(b + 'attn_k.weight', h + 'self_attn.k_proj.weight', 'F16', heads_kv * dim, hidden, heads_kv)
+        m.add(b + 'attn_v.weight', h + 'self_attn.v_proj.weight', 'F16', heads_kv * dim, hidden)
+        m.add(b + 'attn_output.weight', h + 'self_attn.o_proj.weight', 'F16', hidden, heads * dim)
+        m.add(b + 'ffn_norm.weight', h + 'post_attention_layernorm.weight', 'F32', hidden, 0, around=1)
+        m.add(b + 'ffn_gate_inp.weight', h + 'block_sparse_moe.gate.weight', 'F32', experts, hidden)
+        for part, w, rows, cols in (('gate', 'w1', ffn, hidden), ('up', 'w3', ffn, hidden), ('down', 'w2', hidden, ffn)):
+            for e in range(experts): m.add(f'{b}ffn_{part}.{e}.weight', f'{h}block_sparse_moe.experts.{e}.{w}.weight', 'Q8_0' if w == 'w2' else 'Q4_0', rows, cols)
+            if l == 0:
+                t = m.tensors[-experts:]
+                m.tensors[-experts:] = [(f'{b}ffn_{part}_exps.weight', t[0][1] + [experts], t[0][2], b''.join(x[3] for x in t))]
+    m.add('output_norm.weight', 'model.norm.weight', 'F32', hidden, 0, around=1)
+    m.add('output.weight', 'lm_head.weight', 'F16', 8, hidden)
+    more = [kv('llama.expert_count', U32, experts), kv('llama.expert_used_count', U32, 2)]
+    return gguf(dims_kvs('llama', hidden, ffn, 2, heads, heads_kv, more), m.tensors), m.expect
+
+
+def gemma3():
+    """Norms are stored with the 1 that the model adds to them."""
+    m, hidden, ffn, heads, heads_kv, dim = Model(7), 32, 64, 2, 1, 24
+    m.add('token_embd.weight', 'model.embed_tokens.weight', 'Q8_0', 8, hidden)
+    norm = lambda name, hf, n: m.add(name, hf, 'F32', n, 0, around=1, plus=1)
+    for l in range(2):
+        b, h = f'blk.{l}.', f'model.layers.{l}.'
+        for a, c in (('attn_norm', 'input'), ('post_attention_norm', 'post_attention'), ('ffn_norm', 'pre_feedforward'), ('post_ffw_norm', 'post_feedforward')):
+            norm(f'{b}{a}.weight', f'{h}{c}_layernorm.weight', hidden)
+        m.add(b + 'attn_q.weight', h + 'self_attn.q_proj.weight', 'F16', heads * dim, hidden)
+        m.add(b + 'attn_k.weight', h + 'self_attn.k_proj.weight', 'F16', heads_kv * dim, hidden)
+        m.add(b + 'attn_v.weight', h + 'self_attn.v_proj.weight', 'F16', heads_kv * dim, hidden)
+        m.add(b + 'attn_output.weight', h + 'self_attn.o_proj.weight', 'F16', hidden, heads * dim)
+        norm(b + 'attn_q_norm.weight', h + 'self_attn.q_norm.weight', dim)
+        norm(b + 'attn_k_norm.weight', h + 'self_attn.k_norm.weight', dim)
+        m.add(b + 'ffn_gate.weight', h + 'mlp.gate_proj.weight', 'Q8_0', ffn, hidden)
+        m.add(b + 'ffn_up.weight', h + 'mlp.up_proj.weight', 'Q8_0', ffn, hidden)
+        m.add(b + 'ffn_down.weight', h + 'mlp.down_proj.weight', 'Q8_0', hidden, ffn)
+    norm('output_norm.weight', 'model.norm.weight', hidden)
+    more = [kv('gemma3.attention.key_length', U32, dim), kv('gemma3.attention.value_length', U32, dim), kv('gemma3.attention.sliding_window', U32, 16),
+            kv('gemma3.rope.freq_base', F32, 1e6), kv('gemma3.rope.scaling.type', STR, 'linear'), kv('gemma3.rope.scaling.factor', F32, 8.0)]
+    return gguf(dims_kvs('gemma3', hidden, ffn, 2, heads, heads_kv, more), m.tensors), m.expect
+
+
+def phi3():
+    """q, k and v in one matrix, gate and up in another; three quarters of a head turn, by factors that lie in tensors."""
+    m, hidden, ffn, heads, heads_kv, dim, turned = Model(8), 64, 32, 2, 1, 32, 24
+    m.add('token_embd.weight', 'model.embed_tokens.weight', 'F16', 8, hidden)
+    for name, step in (('long', .5), ('short', .125)):
+        m.tensors.append((f'rope_factors_{name}.weight', [turned // 2], 0, struct.pack(f'<{turned // 2}f', *(1 + step * i for i in range(turned // 2)))))
+    b, h = 'blk.0.', 'model.layers.0.'
+    m.add(b + 'attn_norm.weight', h + 'input_layernorm.weight', 'F32', hidden, 0, around=1)
+    m.add(b + 'attn_qkv.weight', h + 'self_attn.qkv_proj.weight', 'Q8_0', (heads + 2 * heads_kv) * dim, hidden)
+    m.add(b + 'attn_output.weight', h + 'self_attn.o_proj.weight', 'Q8_0', hidden, heads * dim)
+    m.add(b + 'ffn_norm.weight', h + 'post_attention_layernorm.weight', 'F32', hidden, 0, around=1)
+    m.add(b + 'ffn_up.weight', h + 'mlp.gate_up_proj.weight', 'Q8_0', 2 * ffn, hidden)
+    m.add(b + 'ffn_down.weight', h + 'mlp.down_proj.weight', 'Q8_0', hidden, ffn)
+    m.add('output_norm.weight', 'model.norm.weight', 'F32', hidden, 0, around=1)
+    m.add('output.weight', 'lm_head.weight', 'F16', 8, hidden)
+    more = [kv('phi3.rope.dimension_count', U32, turned), kv('phi3.attention.sliding_window', U32, 0), kv('phi3.rope.scaling.original_context_length', U32, 32)]
+    return gguf(dims_kvs('phi3', hidden, ffn, 1, heads, heads_kv, more), m.tensors), m.expect
+
+
 # ---- little more than a config ----
 def scaled(more, tensors=()):
     """A llama with nothing but an embedding and a norm: for what the metadata alone decides."""
@@ -342,12 +410,18 @@ def bad():
         'dtype-unread': (gguf(base, [('token_embd.weight', [256, 4], 16, b'\0' * 264)]), 'found IQ2_XXS (16)'),
         'dtype-unknown': (gguf(base, [('token_embd.weight', [32, 4], 99, b'\0' * 576)]), 'found an unknown type (99)'),
         'arch-missing': (gguf(base[1:], [embd, norm]), 'general.architecture is missing'),
-        'arch-unknown': (gguf([kv('general.architecture', STR, 'mamba')], []), 'must be one of llama, qwen2, qwen3, found mamba'),
+        'arch-unknown': (gguf([kv('general.architecture', STR, 'mamba')], []), 'must be one of llama, qwen2, qwen3, gemma2, gemma3, phi3, found mamba'),
         'key-missing': (gguf(base[:2] + base[3:], [embd, norm]), 'llama.context_length is missing'),
         'key-wrong-type': (gguf(base[:-1] + [kv('llama.attention.layer_norm_rms_epsilon', U32, 1)], [embd, norm]), 'must be a float, found u32'),
         'eps-nan': (gguf(base[:-1] + [kv('llama.attention.layer_norm_rms_epsilon', F32, float('nan'))], [embd, norm]), 'must be a finite number'),
         'heads-zero': (gguf([kv('llama.attention.head_count', U32, 0)] + base[:5] + base[6:], [embd, norm]), 'must be 1..65535, found 0'),
-        'expert-count': (gguf(base + [kv('llama.expert_count', U32, 8)], [embd, norm]), 'llama.expert_count: this kind of llama model'),
+        'expert-count': (gguf(dims_kvs('qwen2', 32, 32, 1, 1, 1, [kv('qwen2.expert_count', U32, 8)]), [embd, norm]), 'qwen2.expert_count: this kind of qwen2 model'),
+        'experts-used': (gguf(base + [kv('llama.expert_count', U32, 8)], [embd, norm]), 'llama.expert_used_count is missing'),
+        'experts-dims': (gguf(base + [kv('llama.expert_count', U32, 8)], [('blk.0.ffn_up_exps.weight', [32, 2, 4], 0, b'\0' * 1024)]), 'the last 8 (experts), found 3, the last 4'),
+        'expert-beyond': (gguf(base + [kv('llama.expert_count', U32, 2)], [('blk.0.ffn_up.2.weight', [32, 2], 0, b'\0' * 256)]), 'no such tensor in a llama model'),
+        'window': (gguf(base + [kv('llama.attention.sliding_window', U32, 8)], [embd, norm]), 'llama.attention.sliding_window: this kind of llama model'),
+        'norm-type': (gguf(dims_kvs('gemma3', 32, 32, 1, 1, 1), [('blk.0.ffn_norm.weight', [32], 1, b'\0' * 64)]), 'expected F32 and one dimension'),
+        'one-set-of-factors': (gguf(dims_kvs('phi3', 32, 32, 1, 1, 1), [embd, norm, ('rope_factors_long.weight', [16], 0, b'\0' * 64)]), 'found one of them'),
         'split': (gguf(base + [kv('split.count', U16, 3)], [embd, norm]), 'a GGUF in 3 files'),
         'tensor-unknown': (gguf(base, [embd, norm, ('blk.0.ssm_in.weight', [32], 0, b'\0' * 128)]), 'blk.0.ssm_in.weight: no such tensor'),
         'layer-beyond': (gguf(base, [embd, norm, ('blk.1.attn_norm.weight', [32], 0, b'\0' * 128)]), 'blk.1.attn_norm.weight: no such tensor'),
@@ -379,7 +453,7 @@ def text_like(tokens, types=None, merges=(), more=()):
 
 def main():
     os.makedirs(os.path.join(OUT, 'bad'), exist_ok=True)
-    for name, (data, expect) in (('llama', llama()), ('qwen3', qwen3()), ('types', types())):
+    for name, (data, expect) in (('llama', llama()), ('qwen3', qwen3()), ('types', types()), ('mixtral', mixtral()), ('gemma3', gemma3()), ('phi3', phi3())):
         open(os.path.join(OUT, name + '.gguf'), 'wb').write(data)
         json.dump(expect, open(os.path.join(OUT, name + '.expect.json'), 'w'), indent=1, sort_keys=True)
     linear = [kv('llama.rope.scaling.type', STR, 'linear'), kv('llama.rope.scaling.factor', F32, 2.5)]

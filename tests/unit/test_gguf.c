@@ -89,6 +89,9 @@ static void test_tensors(void **state) {
     check_tensors("llama");
     check_tensors("qwen3");
     check_tensors("types");
+    check_tensors("mixtral");
+    check_tensors("gemma3");
+    check_tensors("phi3");
 }
 
 static void check_config(const char *path, const char *want) {
@@ -120,6 +123,26 @@ static void test_config(void **state) {
         "\"rms_norm_eps\": 1e-05, \"rope_theta\": 1000000.0, \"rope_scaling\": {\"factor\": 4.0, "
         "\"original_max_position_embeddings\": 32, \"rope_type\": \"yarn\"}, \"sliding_window\": null, \"tie_word_embeddings\": false, "
         "\"torch_dtype\": \"float16\", \"use_cache\": true, \"use_sliding_window\": false, \"vocab_size\": 265}");
+    check_config(DIR "mixtral.gguf",
+                 "{\"architectures\": [\"MixtralForCausalLM\"], \"attention_dropout\": 0.0, \"head_dim\": 16, \"hidden_act\": \"silu\", \"hidden_size\": 32, "
+                 "\"initializer_range\": 0.02, \"intermediate_size\": 32, \"max_position_embeddings\": 128, \"model_type\": \"mixtral\", \"num_attention_heads\": 2, "
+                 "\"num_experts_per_tok\": 2, \"num_hidden_layers\": 2, \"num_key_value_heads\": 1, \"num_local_experts\": 3, \"rms_norm_eps\": 1e-05, "
+                 "\"rope_scaling\": null, \"rope_theta\": 10000.0, \"sliding_window\": null, \"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\", "
+                 "\"use_cache\": true, \"vocab_size\": 8}");
+    check_config(DIR "gemma3.gguf",
+                 "{\"architectures\": [\"Gemma3ForCausalLM\"], \"attention_bias\": false, \"attention_dropout\": 0.0, \"attn_logit_softcapping\": null, "
+                 "\"final_logit_softcapping\": null, \"head_dim\": 24, \"hidden_activation\": \"gelu_pytorch_tanh\", \"hidden_size\": 32, \"initializer_range\": 0.02, "
+                 "\"intermediate_size\": 64, \"max_position_embeddings\": 128, \"model_type\": \"gemma3_text\", \"num_attention_heads\": 2, \"num_hidden_layers\": 2, "
+                 "\"num_key_value_heads\": 1, \"query_pre_attn_scalar\": 24, \"rms_norm_eps\": 1e-05, \"rope_local_base_freq\": 10000.0, "
+                 "\"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}, \"rope_theta\": 1000000.0, \"sliding_window\": 16, \"sliding_window_pattern\": 6, "
+                 "\"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\", \"use_cache\": true, \"vocab_size\": 8}");
+    check_config(DIR "phi3.gguf",
+                 "{\"architectures\": [\"Phi3ForCausalLM\"], \"attention_dropout\": 0.0, \"head_dim\": 32, \"hidden_act\": \"silu\", \"hidden_size\": 64, "
+                 "\"initializer_range\": 0.02, \"intermediate_size\": 32, \"max_position_embeddings\": 128, \"model_type\": \"phi3\", \"num_attention_heads\": 2, "
+                 "\"num_hidden_layers\": 1, \"num_key_value_heads\": 1, \"original_max_position_embeddings\": 32, \"partial_rotary_factor\": 0.75, \"rms_norm_eps\": 1e-05, "
+                 "\"rope_scaling\": {\"long_factor\": [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5], \"rope_type\": \"longrope\", "
+                 "\"short_factor\": [1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, 2.0, 2.125, 2.25, 2.375]}, \"rope_theta\": 10000.0, \"sliding_window\": null, "
+                 "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\", \"use_cache\": true, \"vocab_size\": 8}");
 }
 
 /* Numbers of any width; a scaling that is named, and one that only a tensor of factors tells of. No tokenizer, no template. */
