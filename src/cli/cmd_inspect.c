@@ -18,7 +18,7 @@ typedef struct scheme_list { oz_arch_list arch; oz_module *mods; oz_scheme *sche
 
 static oz_status schemes_open(scheme_list *s, const oz_ckpt *c, oz_err *err) {
     *s = (scheme_list){0};
-    OZ_TRY(oz_arch_list_new(&s->arch, oz_ckpt_config(c), err));
+    OZ_TRY(oz_arch_list_new(&s->arch, oz_ckpt_config(c), c, err));
     s->mods = oz_alloc_array(s->arch.n, sizeof *s->mods);
     s->schemes = oz_alloc_array(s->arch.n, sizeof *s->schemes);
     s->role = oz_alloc_array(s->arch.n, sizeof *s->role);

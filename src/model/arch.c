@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-#define ARCHITECTURES(row) row(gemma2) row(gemma3_text) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3)
+#define ARCHITECTURES(row) row(gemma2) row(gemma3) row(gemma3_text) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3)
 #define DECLARE(name) extern const oz_arch oz_arch_##name;
 #define ADDRESS(name) &oz_arch_##name,
 ARCHITECTURES(DECLARE)
@@ -72,18 +72,43 @@ oz_layer_kind oz_layer_dense(const oz_dims *d, int64_t i) {
     return (oz_layer_kind){OZ_MIXER_GQA, OZ_FFN_GATED, OZ_STATE_KV, slides ? d->window : 0, slides && d->n_ropes > 1};
 }
 
+static const oz_arch *find(const char *type) {
+    for (size_t i = 0; type && i < sizeof registry / sizeof *registry; i++)
+        if (strcmp(registry[i]->model_type, type) == 0) return registry[i];
+    return NULL;
+}
+
+/* The config of the text part, with what the outer one says for both. */
+static json_t *text_config(const json_t *config) {
+    static const char *const both[] = {"bos_token_id", "eos_token_id", "tie_word_embeddings"};
+    json_t *text = json_copy(json_object_get(config, "text_config"));
+    for (size_t i = 0; i < sizeof both / sizeof *both; i++)
+        if (json_object_get(config, both[i])) json_object_set(text, both[i], json_object_get(config, both[i]));
+    return text;
+}
+
+static oz_status text_read(const oz_arch **arch, oz_dims *dims, const json_t *config, oz_err *err) {
+    const json_t *given = json_object_get(config, "text_config");
+    const char *type = (*arch = (*arch)->text)->model_type;
+    OZ_NEED(json_is_object(given), err, OZ_E_FORMAT, "config.json.text_config: must be an object, found %s", given ? oz_json_show(given) : "nothing");
+    OZ_TRY(oz_json_str(&type, given, "config.json.text_config", "model_type", err));
+    OZ_NEED(strcmp(type, (*arch)->model_type) == 0, err, OZ_E_UNSUPPORTED, "config.json.text_config.model_type: expected %s, found \"%s\"", (*arch)->model_type, type);
+    json_t *text = text_config(config);
+    const oz_status st = oz_dims_read(dims, *arch, text, err);
+    json_decref(text);
+    return st == OZ_OK ? st : oz_err_prefix(err, "text_config");
+}
+
 oz_status oz_arch_read(const oz_arch **arch, oz_dims *dims, const json_t *config, oz_err *err) {
     const char *type = NULL;
     OZ_TRY(oz_json_str(&type, config, "config.json", "model_type", err));
     OZ_NEED(type, err, OZ_E_FORMAT, "config.json.model_type: missing");
-    *arch = NULL;
+    *arch = find(type);
     char known[256] = "";
-    for (size_t i = 0, n = 0; i < sizeof registry / sizeof *registry; i++) {
-        if (strcmp(registry[i]->model_type, type) == 0) *arch = registry[i];
-        if (n < sizeof known) n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", registry[i]->model_type);
-    }
+    for (size_t i = 0, n = 0; i < sizeof registry / sizeof *registry && n < sizeof known; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", registry[i]->model_type);
     OZ_NEED(*arch, err, OZ_E_UNSUPPORTED, "config.json.model_type: \"%s\" is not run here; known: %s", type, known);
-    return oz_dims_read(dims, *arch, config, err);
+    return (*arch)->text ? text_read(arch, dims, config, err) : oz_dims_read(dims, *arch, config, err);
 }
 
 oz_status oz_arch_max_len(int64_t *out, const json_t *config, oz_err *err) {
@@ -107,10 +132,29 @@ oz_dtype oz_arch_dtype(const json_t *config) {
 
 /* ---- the list of tensors ---- */
 
-static void list_add(oz_arch_list *l, size_t *cap, const oz_dims *d, const oz_arch_row *row, int layer, int expert, bool is_bias) {
+/* Where the names of a text part inside a larger model begin, for what is in `model` and for the rest: as they are published, and as transformers holds
+ * them. A model that is none has no prefix. */
+typedef struct prefix { const char *model, *rest; } prefix;
+static const prefix plain = {"model.", ""}, inside[] = {{"language_model.model.", "language_model."}, {"model.language_model.", ""}};
+
+static prefix prefix_of(const json_t *config, const oz_ckpt *ckpt) {
+    const oz_arch *a = find(json_string_value(json_object_get(config, "model_type")));
+    if (!a || !a->text) return plain;
+    size_t i = 0, n = sizeof inside / sizeof *inside;
+    for (bool found = !ckpt; !found && i < n; i += !found) {
+        char *name = oz_asprintf("%sembed_tokens.weight", inside[i].model);
+        found = oz_ckpt_find(ckpt, name) != NULL;
+        oz_free(name);
+    }
+    return inside[i < n ? i : 0];
+}
+
+static void list_add(oz_arch_list *l, size_t *cap, const oz_dims *d, const prefix *names, const oz_arch_row *row, int layer, int expert, bool is_bias) {
     oz_grow((void **)&l->items, cap, l->n + 1, sizeof *l->items);
+    const bool in_model = strncmp(row->module, plain.model, strlen(plain.model)) == 0;
     char module[256];
-    snprintf(module, sizeof module, row->module, layer, expert);
+    const int at = snprintf(module, sizeof module, "%s", in_model ? names->model : names->rest);
+    snprintf(module + at, sizeof module - (size_t)at, row->module + (in_model ? strlen(plain.model) : 0), layer, expert);
     l->items[l->n++] = (oz_arch_tensor){
         .name = oz_asprintf("%s.%s", module, is_bias ? "bias" : "weight"),
         .module = oz_strdup(module),
@@ -126,24 +170,28 @@ static void list_add(oz_arch_list *l, size_t *cap, const oz_dims *d, const oz_ar
     };
 }
 
-static void list_table(oz_arch_list *l, size_t *cap, const oz_dims *d, const oz_arch_row *table, int layer) {
+static void list_table(oz_arch_list *l, size_t *cap, const oz_dims *d, const prefix *names, const oz_arch_row *table, int layer) {
     for (const oz_arch_row *r = table; r->module; r++) {
         if ((layer >= 0) != (r->slot >= OZ_SLOT_PER_LAYER)) continue;
         if ((d->features & r->need) != r->need || (d->features & r->unless)) continue;
         const bool per_expert = r->slot >= OZ_SLOT_PER_EXPERT;
-        for (int e = 0; e < (per_expert ? d->n_experts : 1); e++) list_add(l, cap, d, r, layer, per_expert ? e : -1, false);
-        if (d->features & r->bias) list_add(l, cap, d, r, layer, -1, true);
+        for (int e = 0; e < (per_expert ? d->n_experts : 1); e++) list_add(l, cap, d, names, r, layer, per_expert ? e : -1, false);
+        if (d->features & r->bias) list_add(l, cap, d, names, r, layer, -1, true);
     }
 }
 
-oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, oz_err *err) {
+oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckpt *ckpt, oz_err *err) {
     const oz_arch *arch;
     oz_dims d;
     *out = (oz_arch_list){0};
     OZ_TRY(oz_arch_read(&arch, &d, config, err));
     size_t cap = 0;
+    const prefix names = prefix_of(config, ckpt);
     for (int layer = -1; layer < d.n_layers; layer++)
-        for (const oz_arch_row *const *t = arch->tables; *t; t++) list_table(out, &cap, &d, *t, layer);
+        for (const oz_arch_row *const *t = arch->tables; *t; t++) list_table(out, &cap, &d, &names, *t, layer);
+    out->window = arch->layer(&d, 0).window;
+    for (int64_t i = 1; i < d.n_layers; i++)
+        if (arch->layer(&d, i).window != out->window) out->window = -1;
     return OZ_OK;
 }
 

@@ -1,11 +1,12 @@
 /* Gemma 3, text (transformers Gemma3ForCausalLM): Gemma 2's blocks with an RMSNorm over each head of q and k; of every sliding_window_pattern layers
- * the last sees all, by a rope of its own base and scaling, the others a window. Caps only where the config has them. */
+ * the last sees all, by a rope of its own base and scaling, the others a window. Logits are capped only
+ * where the config says so. A checkpoint with a vision part (model_type gemma3) is run as its text part. */
 #include <math.h>
 #include "base/json.h"
 #include "model/internal.h"
 
 static const oz_arch_row *const tables[] = {oz_rows_top, oz_rows_gqa, oz_rows_qk_norm, oz_rows_sandwich, oz_rows_gated_ffn, NULL};
-static const char *const honours[] = {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "rope_local_base_freq", "sliding_window_pattern", "layer_types", NULL};
+static const char *const honours[] = {"final_logit_softcapping", "query_pre_attn_scalar", "rope_local_base_freq", "sliding_window_pattern", "layer_types", NULL};
 
 static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
     int64_t pattern = 6;
@@ -25,3 +26,5 @@ const oz_arch oz_arch_gemma3_text = {
     .honours = honours,
     .config = config,
     .layer = oz_layer_dense};
+
+const oz_arch oz_arch_gemma3 = {.model_type = "gemma3", .text = &oz_arch_gemma3_text};

@@ -67,6 +67,7 @@ typedef struct oz_layer_kind { oz_mixer mixer; oz_ffn ffn; oz_layer_state state;
 /* An architecture. tables: NULL-terminated list of tables, each ended by a row with module NULL. */
 typedef struct oz_arch {
     const char *model_type;
+    const struct oz_arch *text;      /* not NULL: its configs nest that of a text part (text_config), which this runs; all below is the part's own */
     const oz_arch_row *const *tables;
     oz_dims defaults;                /* what a config that is silent means */
     const char *act_key;             /* of its config, NULL: hidden_act */

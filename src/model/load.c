@@ -320,7 +320,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     oz_form plain_form;
     OZ_TRY(plain_form_choose(&plain_form, dev, ckpt, cfg->dtype, err));
     oz_arch_list list;
-    OZ_TRY(oz_arch_list_new(&list, oz_ckpt_config(ckpt), err));
+    OZ_TRY(oz_arch_list_new(&list, oz_ckpt_config(ckpt), ckpt, err));
     oz_model *m = oz_alloc(sizeof *m);
     m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->taps = cfg->taps, m->plain_form = plain_form, m->split = split, m->comm = cfg->comm;
     m->layer_begin = cfg->layer_begin, m->layer_end = cfg->layer_end ? cfg->layer_end : dims.n_layers, m->headless = cfg->layer_end > 0;

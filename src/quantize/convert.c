@@ -65,7 +65,7 @@ static oz_status add_module(oz_convert *c, size_t m, oz_err *err) {
 
 /* The linear modules of the architecture and the scheme of each. */
 static oz_status resolve(oz_convert *c, const json_t *config, oz_err *err) {
-    OZ_TRY(oz_arch_list_new(&c->list, config, err));
+    OZ_TRY(oz_arch_list_new(&c->list, config, c->ckpt, err));
     c->modules = oz_alloc_array(c->list.n, sizeof *c->modules);
     for (size_t i = 0; i < c->list.n; i++) {
         const oz_arch_tensor *t = &c->list.items[i];

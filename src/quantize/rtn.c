@@ -34,14 +34,14 @@ static oz_status check_source(const oz_quantize *q, oz_err *err) {
 
 /* The architecture's tensors with a row for the head whether or not it is tied. */
 static oz_status list_tensors(oz_quantize *q, oz_err *err) {
-    OZ_TRY(oz_arch_list_new(&q->list, oz_ckpt_config(q->ckpt), err));
+    OZ_TRY(oz_arch_list_new(&q->list, oz_ckpt_config(q->ckpt), q->ckpt, err));
     q->tied = true;
     for (size_t i = 0; i < q->list.n; i++) q->tied = q->tied && q->list.items[i].role != OZ_ROLE_HEAD;
     if (!q->tied) return OZ_OK;
     json_t *untied = json_copy((json_t *)oz_ckpt_config(q->ckpt));
     json_object_set_new(untied, "tie_word_embeddings", json_false());
     oz_arch_list_deinit(&q->list);
-    oz_status st = oz_arch_list_new(&q->list, untied, err);
+    oz_status st = oz_arch_list_new(&q->list, untied, q->ckpt, err);
     json_decref(untied);
     return st;
 }
@@ -196,13 +196,21 @@ static oz_status add_unknown(oz_quantize *q, oz_err *err) {
 
 static json_t *new_config(const oz_quantize *q) {
     json_t *config = json_deep_copy(oz_ckpt_config(q->ckpt));
-    const char **ignore = oz_alloc_array(q->list.n + 1, sizeof *ignore);
-    size_t n = 0;
+    const char **ignore = oz_alloc_array(q->n_items + 1, sizeof *ignore);
+    char **others = oz_alloc_array(q->n_items + 1, sizeof *others);
+    size_t n = 0, n_others = 0;
     for (size_t i = 0; i < q->list.n; i++) {
         if (is_linear(q->items[i].arch) && !q->items[i].quantized) ignore[n++] = q->items[i].arch->module;
         if (q->tied && q->items[i].arch->role == OZ_ROLE_HEAD && q->items[i].quantized) json_object_set_new(config, "tie_word_embeddings", json_false());
     }
+    for (size_t i = q->list.n; i < q->n_items; i++) { /* a matrix that the architecture does not speak of may be a linear module to a reader */
+        const oz_tensor *t = q->items[i].tensor;
+        const char *dot = strrchr(t->name, '.');
+        if (t->n_dims == 2 && dot && strcmp(dot, ".weight") == 0) ignore[n++] = others[n_others++] = oz_strndup(t->name, (size_t)(dot - t->name));
+    }
     json_object_set_new(config, "quantization_config", oz_scheme_config(&q->scheme, ignore, n));
+    while (n_others > 0) oz_free(others[--n_others]);
+    oz_free(others);
     if (!json_object_get(config, "torch_dtype") && !json_object_get(config, "dtype"))
         json_object_set_new(config, "torch_dtype", json_string(oz_dtype_get(q->model_dtype)->torch));
     oz_free(ignore);

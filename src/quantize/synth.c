@@ -116,7 +116,7 @@ static oz_status add_scheme(oz_synth *s, oz_err *err) {
     json_t *untied = json_copy(s->out_config);
     json_object_set_new(untied, "tie_word_embeddings", json_false());
     oz_arch_list all = {0};
-    oz_status st = oz_arch_list_new(&all, untied, err);
+    oz_status st = oz_arch_list_new(&all, untied, NULL, err);
     const char **ignore = oz_alloc_array(all.n + 1, sizeof *ignore);
     size_t n = 0;
     for (size_t i = 0; i < all.n; i++) {
@@ -134,7 +134,7 @@ static oz_status plan(oz_synth *s, const json_t *config, oz_err *err) {
     OZ_NEED(!quantized || json_is_null(quantized), err, OZ_E_ARG, "quantization_config: must not stand in a config to make weights for");
     double std = 0.02;
     OZ_TRY(oz_json_float(&std, config, "", "initializer_range", 0.0, 1e3, err));
-    OZ_TRY(oz_arch_list_new(&s->list, config, err));
+    OZ_TRY(oz_arch_list_new(&s->list, config, NULL, err));
     s->dtype = oz_arch_dtype(config);
     for (size_t i = 0; i < s->list.n; i++) OZ_TRY(declare(s, &s->list.items[i], err));
     OZ_TRY(oz_layout_fix(s->layout, err));

@@ -12,7 +12,7 @@ ids_of() {
 greedy() { $OUNCE_RELEASE run "$1" --dtype f32 --ids "$2" -n 16 --ignore-eos --print-ids -q "${@:3}"; }
 logits() { $OUNCE_RELEASE logits "$1" --dtype f32 --ids "$T/ids" -o "$T/logits" -q "${@:2}" && sha256sum <"$T/logits"; }
 
-for m in mistral qwen2 qwen2-window qwen3-yarn rope-linear rope-yarn phi3 phi3-short phi3-long gemma2 gemma3; do
+for m in mistral qwen2 qwen2-window qwen3-yarn rope-linear rope-yarn phi3 phi3-short phi3-long gemma2 gemma3 gemma3-vision; do
     ids_of $M/$m/golden/model.safetensors input_ids >"$T/ids"
     same "$m: greedy ids" "$(ids_of $M/$m/golden/model.safetensors greedy_ids)" "$(greedy $M/$m "$T/ids" | xargs)"
     $OUNCE quantize $M/$m -o "$T/q" --scheme W8A16 -q --force >/dev/null
@@ -73,6 +73,19 @@ jq '.rope_parameters = {full_attention: {rope_type: "linear", factor: 4.0, rope_
     $M/gemma3/config.json >"$T/config" # as transformers 5 spells it
 rm -rf "$T/m" && cp -r $M/gemma3 "$T/m" && chmod -R u+w "$T/m" && mv "$T/config" "$T/m/config.json"
 same 'gemma3: ropes by kind of layer, spelt anew' "$(logits $M/gemma3)" "$(logits "$T/m")"
+
+# A text part inside a larger model, its tensors named as transformers holds them; what is not text is kept as it is, and named as not quantized.
+rm -rf "$T/m" && cp -r $M/gemma3-vision "$T/m" && chmod -R u+w "$T/m"
+sed -i 's/language_model\.model\./model.language_model./g' "$T/m/model.safetensors"
+same 'gemma3-vision by other names' "$(logits $M/gemma3-vision)" "$(logits "$T/m")"
+$OUNCE quantize "$T/m" -o "$T/q" --scheme W8A16 -q --force >/dev/null
+same 'quantized, its other parts are ignored by name' 'true' "$(jq '.quantization_config.ignore | index("vision_tower.encoder.layers.0.mlp.fc1") != null' "$T/q/config.json")"
+ok 'and it runs' test -n "$(logits "$T/q")"
+
+# What a mixture of experts makes of a dense model's window.
+$OUNCE synth --split-ffn 2 $M/mistral -o "$T/moe" -q --force >/dev/null
+same 'a window stays in a mixture of experts' "$(greedy $M/mistral "$T/ids" | xargs)" "$(greedy "$T/moe" "$T/ids" | xargs)"
+fails 'windows by layer do not' 1 'some layers see a window and some do not' $OUNCE synth --split-ffn 2 $M/gemma2 -o "$T/moe" --force
 
 # MODEL JQ TEXT
 refused() {

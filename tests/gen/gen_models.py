@@ -9,7 +9,7 @@ at every position, and greedy_ids, recomputed in full at each step. Weights are 
 import copy, json, os, sys
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../golden/models')
 N_GREEDY = 16
@@ -33,9 +33,17 @@ MODELS = {
     'gemma2': ('gemma2', {**GEMMA, 'tie_word_embeddings': False, 'sliding_window': 9, 'attn_logit_softcapping': 4.0, 'final_logit_softcapping': 6.0}, 28),
     'gemma3': ('gemma3_text', {**GEMMA, 'num_hidden_layers': 3, 'sliding_window': 9, 'sliding_window_pattern': 3, 'rope_theta': 100000.0, 'rope_local_base_freq': 500.0,
                                'rope_scaling': {'rope_type': 'linear', 'factor': 4.0}}, 28),
+    'gemma3-vision': ('gemma3', {}, 28),
 }
+# As published configs of the multimodal kind: what both parts share outside, the text part's own inside, and little of it.
+VISION = {'mm_tokens_per_image': 4, 'image_token_index': 95, 'boi_token_index': 94, 'eoi_token_index': 93, 'eos_token_id': [1, 2], 'bos_token_id': 2, 'torch_dtype': 'bfloat16',
+          'text_config': {'vocab_size': 96, 'hidden_size': 32, 'intermediate_size': 48, 'num_hidden_layers': 3, 'num_attention_heads': 4, 'num_key_value_heads': 2, 'head_dim': 12,
+                          'model_type': 'gemma3_text', 'query_pre_attn_scalar': 20, 'sliding_window': 9, 'sliding_window_pattern': 3, 'pad_token_id': 0,
+                          'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}},
+          'vision_config': {'model_type': 'siglip_vision_model', 'hidden_size': 16, 'intermediate_size': 24, 'num_hidden_layers': 1, 'num_attention_heads': 2, 'image_size': 28,
+                            'patch_size': 14}}
 ARCH = {'mistral': 'MistralForCausalLM', 'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM', 'llama': 'LlamaForCausalLM', 'phi3': 'Phi3ForCausalLM',
-        'gemma2': 'Gemma2ForCausalLM', 'gemma3_text': 'Gemma3ForCausalLM'}
+        'gemma2': 'Gemma2ForCausalLM', 'gemma3_text': 'Gemma3ForCausalLM', 'gemma3': 'Gemma3ForConditionalGeneration'}
 
 
 def randomize(model, gen, zero_norms):
@@ -52,20 +60,21 @@ def randomize(model, gen, zero_norms):
 @torch.no_grad()
 def make(name):
     kind, extra, n = MODELS[name]
-    config = {'architectures': [ARCH[kind]], 'model_type': kind, **BASE, **extra}
+    config = {'architectures': [ARCH[kind]], 'model_type': kind, **(VISION if kind == 'gemma3' else BASE), **extra}
     if not kind.startswith('gemma'): config['hidden_act'] = 'silu'
     given = copy.deepcopy(config)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(given.pop('model_type'), **given), attn_implementation='eager', dtype=torch.float32).eval()
+    model = (AutoModelForImageTextToText if kind == 'gemma3' else AutoModelForCausalLM).from_config(AutoConfig.for_model(given.pop('model_type'), **given), attn_implementation='eager', dtype=torch.float32).eval()
     gen = torch.Generator().manual_seed(sum(name.encode()))
     randomize(model, gen, kind.startswith('gemma'))
     model.tie_weights()
-    ids = torch.randint(3, config['vocab_size'], (1, n), generator=gen)
+    text = model.model.language_model if kind == 'gemma3' else model.model
+    ids = torch.randint(3, config.get('vocab_size', 93), (1, n), generator=gen) # no image tokens
     hidden = {}
-    for i, layer in enumerate(model.model.layers):
+    for i, layer in enumerate(text.layers):
         layer.register_forward_hook(lambda m, a, out, i=i: hidden.__setitem__(f'hidden_after_layer_{i}', (out[0] if isinstance(out, tuple) else out).reshape(n, -1).clone()))
     logits = model(ids, use_cache=False).logits[0]
     golden = {'input_ids': ids[0].to(torch.int32), 'logits': logits.float().contiguous(), **dict(hidden)}
-    for layer in model.model.layers: layer._forward_hooks.clear()
+    for layer in text.layers: layer._forward_hooks.clear()
     greedy, gap = ids, 1e9
     for _ in range(N_GREEDY):
         top = model(greedy, use_cache=False).logits[0, -1].topk(2)
@@ -75,8 +84,11 @@ def make(name):
     folder = os.path.join(OUT, name)
     os.makedirs(os.path.join(folder, 'golden'), exist_ok=True)
     tied = config.get('tie_word_embeddings', kind.startswith('gemma'))
+    if kind == 'gemma3': # names as they are published
+        model.to(torch.bfloat16).save_pretrained(folder)
+        os.remove(os.path.join(folder, 'generation_config.json'))
     weights = {k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items() if not (tied and k == 'lm_head.weight')}
-    save_file(weights, os.path.join(folder, 'model.safetensors'), metadata={'format': 'pt'})
+    if kind != 'gemma3': save_file(weights, os.path.join(folder, 'model.safetensors'), metadata={'format': 'pt'})
     save_file(golden, os.path.join(folder, 'golden', 'model.safetensors'))
     with open(os.path.join(folder, 'golden', 'config.json'), 'w') as f: f.write('{}\n')
     with open(os.path.join(folder, 'config.json'), 'w') as f: f.write(json.dumps(config, indent=1) + '\n')

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "model/model.h"
 
-static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral", "mistral", "qwen2", "qwen2-window", "qwen3-yarn", "rope-linear", "rope-yarn", "phi3", "phi3-short", "phi3-long", "gemma2", "gemma3"};
+static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral", "mistral", "qwen2", "qwen2-window", "qwen3-yarn", "rope-linear", "rope-yarn", "phi3", "phi3-short", "phi3-long", "gemma2", "gemma3", "gemma3-vision"};
 enum { N_MODELS = sizeof names / sizeof *names };
 
 typedef struct fixture {
@@ -329,6 +329,8 @@ static void test_configs(void **s) {
         {TINY ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2,\"warp\":3}}", "config.json.rope_parameters.warp"},
         {TINY ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":3}}}", "config.json.rope_parameters: differs by kind of layer"},
         {TINY ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":[1]}}", "config.json.rope_scaling.long_factor: must be a list of 2 numbers, found one of 1"},
+        {"{\"model_type\":\"gemma3\"}", "config.json.text_config: must be an object, found nothing"},
+        {"{\"model_type\":\"gemma3\",\"text_config\":{\"hidden_activation\":\"relu\"}}", "text_config: config.json.hidden_activation"},
         {TINY ",\"partial_rotary_factor\":0.5}", "config.json.partial_rotary_factor"},
         {TINY ",\"attn_logit_softcapping\":50}", "config.json.attn_logit_softcapping"},
         {TINY ",\"residual_multiplier\":0.2}", "config.json.residual_multiplier"},
@@ -341,7 +343,7 @@ static void test_configs(void **s) {
         oz_arch_list l;
         json_t *c = json_loads(bad[i].json, 0, NULL);
         assert_non_null(c);
-        assert_true(oz_arch_list_new(&l, c, &e) != OZ_OK);
+        assert_true(oz_arch_list_new(&l, c, NULL, &e) != OZ_OK);
         if (!strstr(e.msg, bad[i].words)) fail_msg("expected \"%s\", found \"%s\"", bad[i].words, e.msg);
         json_decref(c);
     }
@@ -354,7 +356,7 @@ static void test_config_spellings(void **s) {
                           "num_attention_heads", 4, "tie_word_embeddings", 1, "rope_parameters", "rope_type", "default", "rope_theta", 5e5, "dtype", "float16");
     oz_err e = {0};
     oz_arch_list l;
-    check(oz_arch_list_new(&l, c, &e), &e);
+    check(oz_arch_list_new(&l, c, NULL, &e), &e);
     assert_int_equal(l.n, 2 + 2 * 9);
     assert_string_equal(l.items[2].name, "model.layers.0.input_layernorm.weight");
     assert_int_equal(oz_arch_dtype(c), OZ_DTYPE_F16);

@@ -383,7 +383,7 @@ static void test_refused(void **state) {
         err = (oz_err){0};
         must(oz_json_load(&config, "tests/golden/models/mixtral/config.json", 1 << 20, &err), &err);
         json_object_set_new(config, bad[i].key, json_integer(bad[i].value));
-        assert_true(oz_arch_list_new(&list, config, &err) != OZ_OK);
+        assert_true(oz_arch_list_new(&list, config, NULL, &err) != OZ_OK);
         test_contains(err.msg, bad[i].words);
         json_decref(config);
     }

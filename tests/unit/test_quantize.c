@@ -120,7 +120,7 @@ static int compare(const oz_ckpt *src, const oz_ckpt *out) {
     oz_arch_list list;
     oz_err err = {0};
     int n_quantized = 0;
-    must(oz_arch_list_new(&list, oz_ckpt_config(out), &err), &err);
+    must(oz_arch_list_new(&list, oz_ckpt_config(out), out, &err), &err);
     oz_scheme *schemes = resolve(out, &list);
     for (size_t i = 0; i < list.n; i++) {
         const oz_arch_tensor *t = &list.items[i];
@@ -254,7 +254,7 @@ static void test_gguf(void **state) {
     oz_quantize_cfg cfg = cfg_of("W8A8", 0);
     must(oz_ckpt_open(&src, "tests/golden/gguf/llama.gguf", &err), &err);
     out = quantize(src, &cfg, "out", 2);
-    must(oz_arch_list_new(&list, oz_ckpt_config(out), &err), &err);
+    must(oz_arch_list_new(&list, oz_ckpt_config(out), out, &err), &err);
     oz_scheme *schemes = resolve(out, &list);
     for (size_t k = 0; k < list.n; k++) {
         const oz_arch_tensor *t = &list.items[k];
