@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-#define ARCHITECTURES(row) row(gemma2) row(gemma3) row(gemma3_text) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3)
+#define ARCHITECTURES(row) row(gemma) row(gemma2) row(gemma3) row(gemma3_text) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3)
 #define DECLARE(name) extern const oz_arch oz_arch_##name;
 #define ADDRESS(name) &oz_arch_##name,
 ARCHITECTURES(DECLARE)

@@ -30,6 +30,7 @@ MODELS = {
     'phi3': ('phi3', {'sliding_window': 12, 'partial_rotary_factor': 0.5}, 28),
     'phi3-short': ('phi3', {'rope_scaling': {'type': 'longrope', **LONG}, 'original_max_position_embeddings': 64}, 28),
     'phi3-long': ('phi3', {'rope_scaling': {'type': 'longrope', **LONG}, 'original_max_position_embeddings': 16}, 28),
+    'gemma': ('gemma', {'head_dim': 12, 'hidden_act': 'gelu', 'num_key_value_heads': 1, 'tie_word_embeddings': False}, 24),
     'gemma2': ('gemma2', {**GEMMA, 'tie_word_embeddings': False, 'sliding_window': 9, 'attn_logit_softcapping': 4.0, 'final_logit_softcapping': 6.0}, 28),
     'gemma3': ('gemma3_text', {**GEMMA, 'num_hidden_layers': 3, 'sliding_window': 9, 'sliding_window_pattern': 3, 'rope_theta': 100000.0, 'rope_local_base_freq': 500.0,
                                'rope_scaling': {'rope_type': 'linear', 'factor': 4.0}}, 28),
@@ -42,7 +43,7 @@ VISION = {'mm_tokens_per_image': 4, 'image_token_index': 95, 'boi_token_index': 
                           'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}},
           'vision_config': {'model_type': 'siglip_vision_model', 'hidden_size': 16, 'intermediate_size': 24, 'num_hidden_layers': 1, 'num_attention_heads': 2, 'image_size': 28,
                             'patch_size': 14}}
-ARCH = {'mistral': 'MistralForCausalLM', 'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM', 'llama': 'LlamaForCausalLM', 'phi3': 'Phi3ForCausalLM',
+ARCH = {'gemma': 'GemmaForCausalLM', 'mistral': 'MistralForCausalLM', 'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM', 'llama': 'LlamaForCausalLM', 'phi3': 'Phi3ForCausalLM',
         'gemma2': 'Gemma2ForCausalLM', 'gemma3_text': 'Gemma3ForCausalLM', 'gemma3': 'Gemma3ForConditionalGeneration'}
 
 

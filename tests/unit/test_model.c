@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "model/model.h"
 
-static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral", "mistral", "qwen2", "qwen2-window", "qwen3-yarn", "rope-linear", "rope-yarn", "phi3", "phi3-short", "phi3-long", "gemma2", "gemma3", "gemma3-vision"};
+static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral", "mistral", "qwen2", "qwen2-window", "qwen3-yarn", "rope-linear", "rope-yarn", "phi3", "phi3-short", "phi3-long", "gemma", "gemma2", "gemma3", "gemma3-vision"};
 enum { N_MODELS = sizeof names / sizeof *names };
 
 typedef struct fixture {
