@@ -179,15 +179,15 @@ static float sum_x(const float *x, int64_t n) {
     __m256 acc = _mm256_setzero_ps();
     int64_t k = 0;
     for (; k + 8 <= n; k += 8) acc = _mm256_add_ps(acc, _mm256_loadu_ps(x + k));
-    float part[8], sum = 0;
-    _mm256_storeu_ps(part, acc);
-    for (int i = 0; i < 8; i++) sum += part[i];
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(acc), _mm256_extractf128_ps(acc, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    float sum = _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
     for (; k < n; k++) sum += x[k];
     return sum;
 }
 
 /* One panel's sums += scale * part (+ offset * sum of x), [n_tok, PANEL], of group g. */
-static void add_group(float *sums, const float *part, const oz_cpu_packed *w, int64_t panel, int64_t g, const x_part *xp, int n_tok) {
+static void add_group(float *sums, const float *part, const oz_cpu_packed *w, int64_t panel, int64_t g, const float *x_sums, int n_tok) {
     int64_t at = (panel * w->n_groups + g) * PANEL, ahead = at + MAX_PANELS * w->n_groups * PANEL;
     _mm_prefetch((const char *)(w->scales + ahead), _MM_HINT_T0);
     for (int h = 0; h < 2; h++) {
@@ -201,7 +201,7 @@ static void add_group(float *sums, const float *part, const oz_cpu_packed *w, in
     if (!w->offsets) return;
     _mm_prefetch((const char *)(w->offsets + ahead), _MM_HINT_T0);
     for (int t = 0; t < n_tok; t++) {
-        __m256 x_sum = _mm256_set1_ps(sum_x(xp->x + t * xp->ld + xp->k0, xp->k1 - xp->k0));
+        __m256 x_sum = _mm256_set1_ps(x_sums[t]);
         for (int h = 0; h < 2; h++) {
             float *s = sums + t * PANEL + 8 * h;
             _mm256_store_ps(s, _mm256_fmadd_ps(x_sum, _mm256_loadu_ps(w->offsets + at + 8 * h), _mm256_load_ps(s)));
@@ -214,6 +214,7 @@ typedef struct panels { int64_t first; int n; oz_wkind kind; const uint8_t *code
 
 static void multiply_tile(const oz_gemm_task *t, const panels *p, int64_t tok, int n_tok) {
     _Alignas(32) float sums[OZ_AVX2_TILE] = {0}, part[OZ_AVX2_TILE];
+    float x_sums[OZ_AVX2_TOKENS];
     const oz_cpu_packed *w = t->w;
     sum_fn *sum = kinds[p->kind].sum[n_tok - 1][p->n - 1];
     x_part xp = {(const float *)t->x.data + tok * t->x.ld, t->x.ld, 0, w->head.cols, w->codebook};
@@ -225,8 +226,9 @@ static void multiply_tile(const oz_gemm_task *t, const panels *p, int64_t tok, i
             xp.k0 = g * w->group_size;
             xp.k1 = xp.k0 + w->group_size < w->head.cols ? xp.k0 + w->group_size : w->head.cols;
             sum(part, p->codes, p->stride, &xp);
+            for (int i = 0; w->offsets && i < n_tok; i++) x_sums[i] = sum_x(xp.x + i * xp.ld + xp.k0, xp.k1 - xp.k0);
             for (int i = 0; i < p->n; i++) {
-                add_group(sums + i * n_tok * PANEL, part + i * n_tok * PANEL, w, p->first + i, g, &xp, n_tok);
+                add_group(sums + i * n_tok * PANEL, part + i * n_tok * PANEL, w, p->first + i, g, x_sums, n_tok);
             }
         }
     }
