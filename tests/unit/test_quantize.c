@@ -308,6 +308,31 @@ static void test_not_finite(void **state) {
     oz_ckpt_close(&c);
 }
 
+/* From a GGUF's blocks: the codes are those of the values that the blocks mean, rows in Hugging Face's order. */
+static void test_gguf_source(void **state) {
+    oz_err err = {0};
+    oz_ckpt *src;
+    oz_quantize_cfg cfg = cfg_of("W8A8", 0);
+    const oz_module q_proj = {"model.layers.1.self_attn.q_proj", "Linear", 32, 256};
+    oz_weight w;
+    must(oz_ckpt_open(&src, "tests/golden/gguf/types.gguf", &err), &err);
+    must(oz_scheme_bind(&w, src, &q_proj, &OZ_SCHEME_DENSE, &err), &err);
+    assert_true(w.rope_heads == 1 && w.codec == OZ_CODEC_IQ4_XS);
+    oz_ckpt *out = quantize(src, &cfg, "from-gguf", 2);
+    const oz_tensor *codes = oz_ckpt_find(out, "model.layers.1.self_attn.q_proj.weight"), *scales = oz_ckpt_find(out, "model.layers.1.self_attn.q_proj.weight_scale");
+    for (int64_t r = 0; r < 32; r++) {
+        float row[256];
+        int8_t want[256];
+        uint16_t scale;
+        oz_weight_row(row, &w, r, 0, 256);
+        must(oz_rtn_row(want, &scale, &(oz_rtn){OZ_CODEC_I8, 0, OZ_DTYPE_BF16}, row, 256, &err), &err);
+        assert_memory_equal(want, (const int8_t *)codes->data + 256 * r, 256);
+        assert_memory_equal(&scale, (const uint8_t *)scales->data + 2 * r, 2);
+    }
+    oz_ckpt_close(&out);
+    oz_ckpt_close(&src);
+}
+
 /* The last test: the flag stays up. */
 static void test_interrupted(void **state) {
     oz_ckpt *src = source("src", CONFIG("false"));
@@ -328,6 +353,6 @@ static void test_interrupted(void **state) {
 int main(void) {
     oz_log_quiet(true);
     const struct CMUnitTest tests[] = {UNIT(test_presets), UNIT(test_targets), UNIT(test_tied),       UNIT(test_shards),
-                                       UNIT(test_gguf),    UNIT(test_not_finite), UNIT(test_interrupted)};
+                                       UNIT(test_gguf),    UNIT(test_gguf_source), UNIT(test_not_finite), UNIT(test_interrupted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
