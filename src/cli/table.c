@@ -12,6 +12,16 @@ static long long int_of(const json_t *o, const char *key) { return json_integer_
 
 static const char *same_or_mixed(const char *have, const char *next) { return have && next && strcmp(have, next) != 0 ? "mixed" : next; }
 
+/* "q4_k, q6_k": each name once, in the order of the modules. */
+static void list_name(oz_buf *list, const char *name) {
+    for (const char *p = list->len ? list->data : ""; *p; p += strspn(p, ", ")) {
+        const size_t n = strcspn(p, ",");
+        if (n == strlen(name) && memcmp(p, name, n) == 0) return;
+        p += n;
+    }
+    oz_buf_printf(list, "%s%s", list->len ? ", " : "", name);
+}
+
 void oz_cli_roles_print(const json_t *modules) {
     const bool stored = json_object_get(json_array_get(modules, 0), "codec") != NULL;
     printf("%-13s %8s %14s  %s\n", "role", "modules", "bytes", stored ? "scheme         stored as" : "scheme");
@@ -19,14 +29,16 @@ void oz_cli_roles_print(const json_t *modules) {
         size_t i;
         long long n = 0, bytes = 0;
         const json_t *m;
-        const char *scheme = NULL, *codec = NULL;
+        const char *scheme = NULL;
+        oz_buf codecs = {0};
         json_array_foreach(modules, i, m) {
             if (strcmp(str_of(m, "role"), oz_role_name((oz_role)r)) != 0) continue;
             n++, bytes += int_of(m, "bytes");
             scheme = same_or_mixed(scheme, str_of(m, "scheme"));
-            codec = same_or_mixed(codec, str_of(m, "codec"));
+            if (stored) list_name(&codecs, str_of(m, "codec"));
         }
-        if (n) printf("%-13s %8lld %14lld  %-*s%s\n", oz_role_name((oz_role)r), n, bytes, stored ? 15 : 0, scheme, codec ? codec : "");
+        if (n) printf("%-13s %8lld %14lld  %-*s%s\n", oz_role_name((oz_role)r), n, bytes, stored ? 15 : 0, scheme, codecs.len ? codecs.data : "");
+        oz_buf_deinit(&codecs);
     }
 }
 

@@ -29,6 +29,8 @@ $OUNCE convert $G/llama.gguf -o "$T/bf16" --to f32 --force -q >/dev/null 2>"$T/e
 same 'convert: unless forced' '  "torch_dtype": "float32",' "$(grep torch_dtype "$T/bf16/config.json")"
 same 'convert: -q is quiet' '' "$(cat "$T/err")"
 same 'a GGUF and what it becomes give the same ids' "$(echo 'in the thing' | $OUNCE tokenize $G/llama.gguf)" "$(echo 'in the thing' | $OUNCE tokenize "$T/bf16")"
+same 'inspect: what a GGUF stores roles as' 'q5_1, mxfp4' "$($OUNCE inspect $G/types.gguf | sed -n 's/^ffn_down .* dense *//p')"
+same 'inspect: exact bytes of types' '65856' "$($OUNCE inspect $G/types.gguf --tensors --json | jq '[.tensors[] | select(.dtype != "F32") | .bytes] | add')"
 
 # ---- synth ----
 fails 'synth: no such scheme' 2 'error: --scheme: must be one of W8A8' $OUNCE synth "$T/config.json" -o "$T/s" --scheme W3A5
