@@ -239,26 +239,43 @@ static int sync_one(const char *path, const struct stat *st, int type, struct FT
     return bad;
 }
 
+/* The root of a mounted file system; a kernel that does not tell refuses the rename later. */
+static bool is_mount(const char *path) {
+    struct statx s;
+    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 0, &s) == 0 && (s.stx_attributes & s.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT);
+}
+
+oz_status oz_outdir_check(const char *target, oz_err *err) {
+    size_t n = strlen(target);
+    while (n > 0 && target[n - 1] == '/') n--;
+    size_t base = n;
+    while (base > 0 && target[base - 1] != '/') base--;
+    const bool is_name = n > base && !(n - base == 1 && target[base] == '.') && !(n - base == 2 && target[base] == '.' && target[base + 1] == '.');
+    OZ_NEED(is_name, err, OZ_E_ARG, "%s: expected the name of a folder to make", target);
+    OZ_NEED(!is_mount(target), err, OZ_E_ARG, "%s: is where a file system is mounted, and cannot be replaced; name a folder in it", target);
+    return OZ_OK;
+}
+
+static oz_status temp_make(char **temp, const char *path, oz_err *err) {
+    *temp = NULL;
+    do { /* a name may be left over from a process that was killed and had our number */
+        oz_free(*temp);
+        *temp = temp_name(path, atomic_fetch_add(&temp_counter, 1));
+        if (mkdir(*temp, 0777) == 0) return OZ_OK;
+    } while (errno == EEXIST);
+    OZ_NEED(errno != ENOENT, err, OZ_E_IO, "%s: the folder that it would be made in does not exist", path);
+    return fail_at(err, path, __LINE__);
+}
+
 oz_status oz_outdir_open(oz_outdir **out, const char *target, bool force, oz_err *err) {
     *out = NULL;
+    OZ_TRY(oz_outdir_check(target, err));
     size_t n = strlen(target);
-    while (n > 1 && target[n - 1] == '/') n--;
+    while (target[n - 1] == '/') n--;
     char *path = oz_strndup(target, n), *temp = NULL;
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     oz_status s = OZ_OK;
-    if (!*base || strcmp(base, ".") == 0 || strcmp(base, "..") == 0) {
-        s = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: expected the name of a folder to make", target);
-    } else if (!force && oz_path_exists(path)) {
-        s = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: exists already (--force replaces it)", path);
-    } else {
-        do { /* a name may be left over from a process that was killed and had our number */
-            oz_free(temp);
-            temp = temp_name(path, atomic_fetch_add(&temp_counter, 1));
-        } while (mkdir(temp, 0777) != 0 && errno == EEXIST);
-        if (!oz_path_is_dir(temp))
-            s = errno == ENOENT ? oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: the folder that it would be made in does not exist", path)
-                                : fail_at(err, path, __LINE__);
-    }
+    if (!force && oz_path_exists(path)) s = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: exists already (--force replaces it)", path);
+    else s = temp_make(&temp, path, err);
     if (s != OZ_OK) {
         oz_free(path);
         oz_free(temp);
@@ -266,6 +283,7 @@ oz_status oz_outdir_open(oz_outdir **out, const char *target, bool force, oz_err
     }
     oz_outdir *d = oz_alloc(sizeof *d);
     *d = (oz_outdir){path, temp, force, false};
+    oz_temporary_add(temp);
     *out = d;
     return OZ_OK;
 }
@@ -313,6 +331,7 @@ oz_status oz_outdir_commit(oz_outdir *d, oz_err *err) {
 void oz_outdir_close(oz_outdir **d) {
     if (!*d) return;
     if (!(*d)->committed) remove_tree((*d)->temp);
+    oz_temporary_forget((*d)->temp);
     oz_free((*d)->target);
     oz_free((*d)->temp);
     oz_free(*d);
@@ -329,9 +348,10 @@ static void on_signal(int sig) {
 }
 
 void oz_interrupt_init(void) {
-    struct sigaction a = {.sa_handler = on_signal}; /* no SA_RESTART: a read of the terminal returns */
+    struct sigaction a = {.sa_handler = on_signal}, old; /* no SA_RESTART: a read of the terminal returns */
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+    if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN) sigaction(SIGHUP, &a, NULL); /* nohup has it ignored */
 }
 
 bool oz_interrupted(void) { return n_signals > 0; }

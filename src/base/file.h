@@ -27,17 +27,23 @@ char *oz_path_join(const char *dir, const char *name); /* oz_free */
 /* A folder written beside its target and renamed at the end. An existing target is refused unless `force`, and then
  * replaced only at commit. _close without _commit removes everything. SIGINT: see oz_interrupted(). */
 typedef struct oz_outdir oz_outdir;
+oz_status oz_outdir_check(const char *target, oz_err *err); /* a name that a folder can have and be replaced under: not ".", not a mount point */
 oz_status oz_outdir_open(oz_outdir **out, const char *target, bool force, oz_err *err);
 const char *oz_outdir_path(const oz_outdir *d); /* the temporary folder, to write into */
 oz_status oz_outdir_commit(oz_outdir *d, oz_err *err); /* fsync, rename */
 void oz_outdir_close(oz_outdir **d);
+
+/* What lies under a temporary name of its maker's, who removes it; _remove is for the end of the process, where no maker is come back to. */
+void oz_temporary_add(const char *path);
+void oz_temporary_forget(const char *path);
+void oz_temporaries_remove(void);
 
 /* What _commit does, for a folder of any name beside `target`, but that the folder which was replaced lies at `dir` afterwards, whole: the caller
  * removes it. And the removal of a whole folder, or of a file. */
 oz_status oz_dir_commit(const char *dir, const char *target, bool force, oz_err *err);
 oz_status oz_dir_remove(const char *path, oz_err *err);
 
-/* SIGINT and SIGTERM set a flag; long work polls it and returns OZ_E_INTERRUPTED. */
+/* SIGINT, SIGTERM and SIGHUP set a flag; long work polls it and returns OZ_E_INTERRUPTED. */
 void oz_interrupt_init(void);
 bool oz_interrupted(void);
 

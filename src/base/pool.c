@@ -87,6 +87,7 @@ oz_pool *oz_pool_new(int n_threads) {
     p->workers = oz_alloc_array((size_t)n_threads, sizeof *p->workers);
     sigset_t all, old;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* but for what a thread does itself: a map of a file that was cut off */
     pthread_sigmask(SIG_SETMASK, &all, &old); /* signals go to the thread that asked for us */
     for (p->n_threads = 1; p->n_threads < n_threads; p->n_threads++) {
         worker *w = &p->workers[p->n_threads];

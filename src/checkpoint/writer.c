@@ -37,6 +37,7 @@ static oz_status write_at(int fd, const char *path, size_t at, const void *data,
     while (n) {
         ssize_t k = pwrite(fd, p, n, (off_t)at);
         if (k < 0 && errno == EINTR) continue;
+        OZ_NEED(k > 0 || errno != EFAULT, err, OZ_E_IO, "%s: cannot write: a file that its data comes from cannot be read any more", path);
         if (k <= 0) return io_error(err, path, "cannot write");
         p += k;
         at += (size_t)k;
@@ -104,6 +105,7 @@ static oz_status writer_new(oz_writer **out, const oz_layout *l, const char *dir
     w->written = oz_alloc_array(l->n_tensors + 1, sizeof *w->written);
     pthread_mutex_init(&w->lock, NULL);
     for (size_t i = 0; i < l->n_files; i++) w->fds[i] = -1;
+    if (w->temporary) oz_temporary_add(w->temporary);
     oz_status st = OZ_OK;
     for (size_t i = 0; i < l->n_files && st == OZ_OK; i++) st = each(w, i, err);
     if (st != OZ_OK) oz_writer_close(&w);
@@ -225,6 +227,7 @@ oz_status oz_writer_finish(oz_writer *w, oz_err *err) {
     OZ_TRY(files_close(w, true, err));
     if (!w->temporary) return OZ_OK;
     if (rename(w->temporary, w->target) != 0) return io_error(err, w->target, "cannot rename to it");
+    oz_temporary_forget(w->temporary);
     oz_free(w->temporary);
     w->temporary = NULL;
     return OZ_OK;
@@ -234,7 +237,7 @@ void oz_writer_close(oz_writer **pw) {
     oz_writer *w = *pw;
     if (!w) return;
     files_close(w, false, NULL);
-    if (w->temporary) unlink(w->temporary);
+    if (w->temporary) unlink(w->temporary), oz_temporary_forget(w->temporary);
     for (size_t i = 0; i < w->layout->n_tensors; i++) oz_free(w->written[i].ranges);
     pthread_mutex_destroy(&w->lock);
     oz_free(w->written);

@@ -22,6 +22,9 @@ typedef struct oz_cmd {
 extern const oz_cmd oz_cmd_quantize, oz_cmd_convert, oz_cmd_inspect, oz_cmd_run, oz_cmd_logits, oz_cmd_tokenize, oz_cmd_detokenize,
     oz_cmd_template, oz_cmd_ppl, oz_cmd_kl, oz_cmd_bench, oz_cmd_synth, oz_cmd_pull;
 
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+void oz_cli_fault_init(void); /* a mapped file that cannot be read any more ends the process with a message (fault.c) */
+
 /* Options that several commands share (common.c). */
 typedef struct oz_common { const char *device, *dtype, *cpu_level; int64_t threads, max_len; bool quiet, json, deterministic; } oz_common;
 extern oz_common oz_cli_common;

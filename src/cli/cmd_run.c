@@ -1,4 +1,5 @@
 /* ounce run: generates from a text, a conversation or ids, streaming. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,7 @@ typedef struct out {
     oz_buf text, all;       /* not yet printed; everything, for JSON and the conversation */
     oz_ids ids;
     bool stopped;
+    int write_errno; /* of stdout; 0: it takes what we write */
     oz_finish finish;
     int64_t first_us;
 } out;
@@ -68,7 +70,7 @@ static void text_flush(out *o, bool last) {
     o->stopped |= hit;
     if (!oz_cli_common.json && !print_ids) {
         fwrite(o->text.data ? o->text.data : "", 1, n, stdout);
-        fflush(stdout);
+        if (fflush(stdout) != 0) o->write_errno = errno;
     }
     if (n == 0) return;
     oz_buf_append(&o->all, o->text.data, n);
@@ -85,7 +87,7 @@ static void on_token(void *arg, int64_t id, int32_t token, oz_finish finish) {
     o->finish = finish;
     if (print_ids && !oz_cli_common.json) {
         printf(o->ids.len > 1 ? " %d" : "%d", token);
-        fflush(stdout);
+        if (fflush(stdout) != 0) o->write_errno = errno;
     }
     if (!o->tok) return;
     if (finish != OZ_FINISH_STOP) oz_detok_push(&o->text, &o->detok, token);
@@ -129,8 +131,9 @@ static oz_status generate(out *o, const oz_cli_model *m, const oz_ids *in, oz_er
     if (m->tok) oz_detok_init(&o->detok, m->tok, true);
     const int64_t t0 = oz_clock_us();
     oz_status st = oz_engine_add(&id, e, &r, err);
-    while (st == OZ_OK && active > 0 && !o->stopped && !oz_interrupted()) st = oz_engine_step(&active, e, on_token, o, err);
+    while (st == OZ_OK && active > 0 && !o->stopped && !o->write_errno && !oz_interrupted()) st = oz_engine_step(&active, e, on_token, o, err);
     const int64_t t1 = oz_clock_us();
+    if (st == OZ_OK && o->write_errno) st = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "stdout: %s", strerror(o->write_errno)); /* nobody reads the rest */
     if (st == OZ_OK && oz_interrupted()) st = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted");
     oz_engine_free(&e);
     if (st == OZ_OK && o->ids.len > 0) {

@@ -28,8 +28,6 @@ static const oz_cmd *const COMMANDS[] = {
     NULL,
 };
 
-enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
-
 static const oz_cmd *find(const char *name) {
     for (const oz_cmd *const *c = COMMANDS; *c; c++) {
         if (strcmp((*c)->name, name) == 0) return *c;
@@ -157,7 +155,9 @@ int main(int argc, char **argv) {
     oz_err err = {0};
     const oz_cmd *cmd = NULL;
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is a write error, reported below */
+    signal(SIGXFSZ, SIG_IGN); /* so is a file that may not grow */
     oz_interrupt_init();
+    oz_cli_fault_init();
     oz_status s = oz_comm_open(&oz_cli_comm, &err);
     if (s == OZ_OK) s = hush(&err);
     if (s == OZ_OK) s = dispatch(&cmd, argc, argv, &err);

@@ -75,6 +75,7 @@ oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err
     OZ_NEED(parse_size(shard_bytes, oz_cli_output.max_shard), err, OZ_E_USAGE,
             "--max-shard-size: must be a number of bytes, or one with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, found %s",
             oz_cli_output.max_shard);
+    if (oz_cli_output.path) OZ_TRY(oz_outdir_check(oz_cli_output.path, err));
     if (!oz_cli_output.force || !oz_cli_output.path) return OZ_OK;
     char *path;
     OZ_TRY(oz_hub_resolve(&path, model, err));

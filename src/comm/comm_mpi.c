@@ -2,6 +2,7 @@
 #include <mpi.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/file.h"
 #include "comm/internal.h"
 
 static MPI_Comm meeting; /* apart from what the forward pass does: a rank that failed must not answer another's collective */
@@ -31,13 +32,27 @@ static bool mpi_meet(int *all, int mine, int64_t wait_us) {
     return done;
 }
 
+/* Where the others do not come since one of them failed, the launcher tells us to end, and soon makes us: this may be the last chance to tidy up.
+ * Where they do come, the caller goes on and finds that it was interrupted. */
+static void await(MPI_Request request) {
+    bool tidy = false;
+    int done = 0;
+    for (MPI_Test(&request, &done, MPI_STATUS_IGNORE); !done; MPI_Test(&request, &done, MPI_STATUS_IGNORE)) {
+        if (tidy || !oz_interrupted()) continue;
+        oz_temporaries_remove();
+        tidy = true;
+    }
+}
+
 /* MPI counts are ints: long rows go in pieces. */
 static void mpi_all_gather(float *all, const float *mine, int64_t n) {
     int size;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     enum { PIECE = 1 << 24 };
+    MPI_Request request;
     if (n <= PIECE) {
-        MPI_Allgather(mine, (int)n, MPI_FLOAT, all, (int)n, MPI_FLOAT, MPI_COMM_WORLD);
+        MPI_Iallgather(mine, (int)n, MPI_FLOAT, all, (int)n, MPI_FLOAT, MPI_COMM_WORLD, &request);
+        await(request);
         return;
     }
     for (int r = 0; r < size; r++)
@@ -48,7 +63,8 @@ static void mpi_all_gather(float *all, const float *mine, int64_t n) {
             MPI_Comm_rank(MPI_COMM_WORLD, &me);
             if (me == r)
                 for (int j = 0; j < k; j++) dst[j] = mine[i + j];
-            MPI_Bcast(dst, k, MPI_FLOAT, r, MPI_COMM_WORLD);
+            MPI_Ibcast(dst, k, MPI_FLOAT, r, MPI_COMM_WORLD, &request);
+            await(request);
         }
 }
 

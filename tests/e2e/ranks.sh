@@ -44,4 +44,5 @@ same "help is printed once" 1 "$(two run --help | grep -c '^usage: ounce run')"
 # What one rank has alone ends all of them, and says which it was.
 fails "an error of one rank" 1 "error: rank 1 of 2 alone: nowhere" timeout 60 mpirun --allow-run-as-root --oversubscribe -np 1 "$OUNCE_RELEASE" logits $M/llama --ids "$T/ids" -o "$T/x" : \
     -np 1 "$OUNCE_RELEASE" logits nowhere --ids "$T/ids" -o "$T/x"
+same "and the file under way is removed" '' "$(find "$T" -name 'x*')"
 fails "an error of the first rank" 1 "error: rank 0 of 2 alone: $T/no/x" timeout 60 mpirun --allow-run-as-root --oversubscribe -np 2 "$OUNCE_RELEASE" logits $M/llama --ids "$T/ids" -o "$T/no/x"

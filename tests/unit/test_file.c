@@ -217,6 +217,33 @@ static void outdir_refuses_an_existing_target(void **state) {
     assert_int_equal(hidden_count("."), 0);
 }
 
+/* The two change places at once: what was replaced is its owner's to remove, and at no time is there less than one of them at the target. */
+static void commit_leaves_what_it_replaced(void **state) {
+    assert_int_equal(mkdir("made", 0777) | mkdir("kept", 0777), 0);
+    put("made/new", "new");
+    put("kept/old", "old");
+    assert_int_equal(oz_dir_commit("made", "kept", false, NULL), OZ_E_ARG);
+    assert_int_equal(oz_dir_commit("made", "kept", true, NULL), OZ_OK);
+    assert_holds("kept/new", "new");
+    assert_holds("made/old", "old");
+    assert_int_equal(oz_dir_remove("made", NULL) | oz_dir_remove("kept", NULL), OZ_OK);
+}
+
+/* Ends without coming back: what is under way is removed, what is committed stays. */
+static void temporaries_are_removed(void **state) {
+    oz_outdir *a, *b;
+    assert_int_equal(oz_outdir_open(&a, "ta", false, NULL) | oz_outdir_open(&b, "tb", false, NULL), OZ_OK);
+    out_put(a, "x", "x");
+    out_put(b, "x", "x");
+    assert_int_equal(oz_outdir_commit(a, NULL), OZ_OK);
+    oz_outdir_close(&a);
+    assert_int_equal(hidden_count("."), 1);
+    oz_temporaries_remove();
+    assert_int_equal(hidden_count("."), 0);
+    assert_holds("ta/x", "x");
+    oz_outdir_close(&b);
+}
+
 static void outdir_force_replaces_at_commit(void **state) {
     oz_outdir *d;
     assert_int_equal(mkdir("forced", 0777), 0);
@@ -259,6 +286,8 @@ int main(void) {
         cmocka_unit_test(outdir_aborted_leaves_nothing),
         cmocka_unit_test(outdir_refuses_an_existing_target),
         cmocka_unit_test(outdir_force_replaces_at_commit),
+        cmocka_unit_test(commit_leaves_what_it_replaced),
+        cmocka_unit_test(temporaries_are_removed),
         cmocka_unit_test(signals_set_a_flag),
     };
     return cmocka_run_group_tests_name("file", tests, set_up, tear_down);
