@@ -99,6 +99,17 @@ static oz_status text_read(const oz_arch **arch, oz_dims *dims, const json_t *co
     return st == OZ_OK ? st : oz_err_prefix(err, "text_config");
 }
 
+/* The types that scales and what is not quantized may have. */
+static const oz_dtype model_dtypes[] = {OZ_DTYPE_BF16, OZ_DTYPE_F16, OZ_DTYPE_F32};
+
+static oz_status dtype_check(const json_t *config, const char *key, oz_err *err) {
+    const json_t *v = json_object_get(config, key);
+    for (size_t i = 0; i < sizeof model_dtypes / sizeof *model_dtypes; i++)
+        if (json_is_string(v) && strcmp(json_string_value(v), oz_dtype_get(model_dtypes[i])->torch) == 0) return OZ_OK;
+    OZ_NEED(!v || json_is_null(v), err, OZ_E_UNSUPPORTED, "config.json.%s: must be bfloat16, float16 or float32, found %s", key, oz_json_show(v));
+    return OZ_OK;
+}
+
 oz_status oz_arch_read(const oz_arch **arch, oz_dims *dims, const json_t *config, oz_err *err) {
     const char *type = NULL;
     OZ_TRY(oz_json_str(&type, config, "config.json", "model_type", err));
@@ -108,6 +119,8 @@ oz_status oz_arch_read(const oz_arch **arch, oz_dims *dims, const json_t *config
     for (size_t i = 0, n = 0; i < sizeof registry / sizeof *registry && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", registry[i]->model_type);
     OZ_NEED(*arch, err, OZ_E_UNSUPPORTED, "config.json.model_type: \"%s\" is not run here; known: %s", type, known);
+    OZ_TRY(dtype_check(config, "torch_dtype", err));
+    OZ_TRY(dtype_check(config, "dtype", err));
     return (*arch)->text ? text_read(arch, dims, config, err) : oz_dims_read(dims, *arch, config, err);
 }
 
@@ -122,15 +135,14 @@ oz_status oz_arch_max_len(int64_t *out, const json_t *config, oz_err *err) {
 oz_dtype oz_arch_dtype(const json_t *config) {
     const json_t *t = json_object_get(config, "dtype");
     if (!json_is_string(t)) t = json_object_get(config, "torch_dtype");
-    const char *name = json_is_string(t) ? json_string_value(t) : "bfloat16";
-    for (int d = 0; d < OZ_DTYPE_COUNT; d++) {
-        const char *torch = oz_dtype_get((oz_dtype)d)->torch;
-        if (torch && strcmp(torch, name) == 0) return (oz_dtype)d;
-    }
-    return OZ_DTYPE_BF16;
+    for (size_t i = 0; json_is_string(t) && i < sizeof model_dtypes / sizeof *model_dtypes; i++)
+        if (strcmp(oz_dtype_get(model_dtypes[i])->torch, json_string_value(t)) == 0) return model_dtypes[i];
+    return model_dtypes[0];
 }
 
 /* ---- the list of tensors ---- */
+
+enum { MAX_EXPERTS = 1 << 18 }; /* of all layers: ten times the largest known; what is planned of one takes about 2 KB */
 
 /* Where the names of a text part inside a larger model begin, for what is in `model` and for the rest: as they are published, and as transformers holds
  * them. A model that is none has no prefix. */
@@ -187,6 +199,8 @@ oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckp
     OZ_TRY(oz_arch_read(&arch, &d, config, err));
     size_t cap = 0;
     const prefix names = prefix_of(config, ckpt);
+    OZ_NEED(d.n_layers * (d.n_experts + 1) <= MAX_EXPERTS, err, OZ_E_UNSUPPORTED, "config.json: %lld layers with %lld experts each: at most %d experts in all are planned for", (long long)d.n_layers,
+            (long long)d.n_experts, MAX_EXPERTS);
     for (int layer = -1; layer < d.n_layers; layer++)
         for (const oz_arch_row *const *t = arch->tables; *t; t++) list_table(out, &cap, &d, &names, *t, layer);
     out->window = arch->layer(&d, 0).window;

@@ -36,8 +36,11 @@ oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckp
 void oz_arch_list_deinit(oz_arch_list *l);
 /* A matrix as a scheme sees it. A router counts as Linear only where the checkpoint stores it quantized: libraries differ on its class. */
 oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c);
-oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype; BF16 if absent */
+oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype, BF16 if absent; F16 or F32, no other (oz_arch_list_new checks it) */
 oz_status oz_arch_max_len(int64_t *out, const json_t *config, oz_err *err); /* tokens of a sequence */
+
+/* Whether a device has a kernel for a module under a quantized scheme, with f32 activations where that leaves them alone. */
+oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *scheme, oz_err *err);
 
 /* ---- a loaded model ---- */
 typedef struct oz_model oz_model;

@@ -136,7 +136,10 @@ static oz_status plan(oz_synth *s, const json_t *config, oz_err *err) {
     OZ_TRY(oz_json_float(&std, config, "", "initializer_range", 0.0, 1e3, err));
     OZ_TRY(oz_arch_list_new(&s->list, config, NULL, err));
     s->dtype = oz_arch_dtype(config);
-    for (size_t i = 0; i < s->list.n; i++) OZ_TRY(declare(s, &s->list.items[i], err));
+    for (size_t i = 0; i < s->list.n; i++) {
+        OZ_NEED(!oz_interrupted(), err, OZ_E_INTERRUPTED, "interrupted");
+        OZ_TRY(declare(s, &s->list.items[i], err));
+    }
     OZ_TRY(oz_layout_fix(s->layout, err));
     s->out_config = json_deep_copy(config);
     if (s->scheme.quantized) OZ_TRY(add_scheme(s, err));
