@@ -56,6 +56,21 @@ static oz_form form_of(const oz_model *m, const oz_scheme *scheme, oz_codec code
     return form_runs(m->dev, codec, m->plain_form) ? m->plain_form : OZ_FORM_F32;
 }
 
+/* Packing knows: a row of zeros is packed. */
+oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *scheme, oz_err *err) {
+    oz_weight w = {.codec = scheme->codec, .rows = 1, .cols = m->cols, .row_bytes = oz_codec_row_bytes(scheme->codec, m->cols), .group_size = scheme->group_size > 0 ? scheme->group_size : m->cols,
+                   .one_scale = scheme->per_tensor, .scale_dtype = OZ_DTYPE_F32};
+    const size_t n_codes = ((size_t)w.row_bytes + 63) & ~(size_t)63;
+    char *zeros = oz_alloc(n_codes + (size_t)oz_weight_groups(&w) * sizeof(float));
+    oz_packed *p = NULL;
+    w.codes = zeros, w.scales = zeros + n_codes;
+    oz_status st = oz_dev_ops(dev)->pack(&p, dev, &w, 0, 1, form_of_act[scheme->act], err);
+    if (st == OZ_OK) oz_dev_ops(dev)->packed_free(dev, &p);
+    else oz_err_prefix(err, "%s (scheme %s)", m->name, scheme->name);
+    oz_free(zeros);
+    return st;
+}
+
 static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor *t, const oz_scheme *scheme, oz_err *err) {
     const oz_module mod = {t->module, t->class_name, t->rows, t->cols};
     oz_weight w;

@@ -21,7 +21,7 @@ typedef struct reader {
 } reader;
 
 static oz_status need_tok(const reader *r, oz_err *err) {
-    OZ_NEED(r->cfg->tok, err, OZ_E_NOT_FOUND, "%s: text needs the model's tokenizer.json, which is not there; lines {\"ids\": [...]} in a .jsonl file need none", r->path);
+    OZ_NEED(r->cfg->tok, err, OZ_E_NOT_FOUND, "text needs the model's tokenizer.json, which is not there; lines {\"ids\": [...]} in a .jsonl file need none");
     return OZ_OK;
 }
 
@@ -34,7 +34,7 @@ static void end_sequence(reader *r, size_t n_ids) {
 
 static oz_status read_plain(reader *r, const oz_buf *text, oz_err *err) {
     oz_ids ids = {0};
-    OZ_TRY(need_tok(r, err));
+    if (need_tok(r, err) != OZ_OK) return oz_err_prefix(err, "%s", r->path);
     OZ_TRY(oz_tok_encode(&ids, r->cfg->tok, text->data ? text->data : "", text->len, false, err));
     r->c->ids = ids.data;
     const int64_t need = r->cfg->n_samples * r->cfg->max_len;

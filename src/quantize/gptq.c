@@ -11,6 +11,7 @@
 #include "quantize/internal.h"
 
 enum { ROWS = 32, BLOCK = OZ_GPTQ_BLOCK, SHRINK_STEPS = 20 };
+static const char TOO_LARGE[] = "its errors on the calibration text are beyond 32-bit floats: expected smaller weights or inputs; --ignore leaves a module as it is";
 static const float SHRINK = 0.02f; /* of round-to-nearest's scale, a step of the search */
 
 typedef struct work {
@@ -100,12 +101,15 @@ static oz_status tile_begin(const work *w, const tile *t, int64_t row0, double *
     return OZ_OK;
 }
 
-/* Column k of the order: rounds it, and takes its error off the rest of its block. */
-static void column(const work *w, const tile *t, int64_t k, int64_t k0, int64_t k1) {
+/* Column k of the order: rounds it, and takes its error off the rest of its block. false: a value has left the range of floats. */
+static bool column(const work *w, const tile *t, int64_t k, int64_t k0, int64_t k1) {
     const oz_gptq *g = w->g;
     const int64_t n = g->weight->cols, c = g->factor->perm[k];
     const float *u = g->factor->u + k * n, *x = t->t + k * ROWS;
     float *err = t->err + (k - k0) * ROWS;
+    float nothing = 0; /* NaN as soon as a value is not finite */
+    for (int64_t r = 0; r < t->n_rows; r++) nothing += x[r] * 0.0f;
+    if (nothing != 0) return false;
     for (int64_t r = 0; r < t->n_rows; r++) {
         const float scale = t->scale[r * n + c], code = oz_code_nearest(g->rtn.codec, x[r] / scale);
         t->codes[r * n + c] = code;
@@ -116,6 +120,7 @@ static void column(const work *w, const tile *t, int64_t k, int64_t k0, int64_t 
         float *y = t->t + j * ROWS;
         for (int64_t r = 0; r < ROWS; r++) y[r] -= u[j] * err[r];
     }
+    return true;
 }
 
 static oz_status tile_run(const work *w, int64_t row0, float *scratch, double *sums, oz_err *err) {
@@ -129,13 +134,15 @@ static oz_status tile_run(const work *w, int64_t row0, float *scratch, double *s
         for (int64_t r = 0; r < t.n_rows; r++) t.t[k * ROWS + r] = t.w[r * n + g->factor->perm[k]];
     for (int64_t k0 = 0; k0 < n; k0 += BLOCK) {
         const int64_t k1 = n - k0 < BLOCK ? n : k0 + BLOCK;
-        for (int64_t k = k0; k < k1; k++) column(w, &t, k, k0, k1);
+        for (int64_t k = k0; k < k1; k++)
+            OZ_NEED(column(w, &t, k, k0, k1), err, OZ_E_FORMAT, "rows %lld to %lld: %s", (long long)row0, (long long)(row0 + t.n_rows - 1), TOO_LARGE);
         if (k1 < n)
             cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)(n - k1), ROWS, (int)(k1 - k0), -1.0f, g->factor->u + k0 * n + k1, (int)n, t.err, ROWS, 1.0f,
                         t.t + k1 * ROWS, ROWS);
     }
     for (int64_t r = 0; r < t.n_rows; r++) oz_codes_store((uint8_t *)w->out->codes + (row0 + r) * w->out->code_row_bytes, g->rtn.codec, t.codes + r * n, n);
     sums[1] = weighted(&t, g->hessian, t.e);
+    OZ_NEED(isfinite(sums[0] + sums[1] + sums[2]), err, OZ_E_FORMAT, "rows %lld to %lld: %s", (long long)row0, (long long)(row0 + t.n_rows - 1), TOO_LARGE);
     return OZ_OK;
 }
 

@@ -130,6 +130,16 @@ static oz_status check(job *j, oz_err *err) {
     return OZ_OK;
 }
 
+/* What is written must be run here, for the inputs of the next layer. */
+static oz_status check_kernels(const job *j, oz_err *err) {
+    for (size_t i = 0; i < j->q->list.n; i++) {
+        const oz_arch_tensor *t = &j->q->list.items[i];
+        const oz_module m = {t->module, t->class_name, t->rows, t->cols};
+        if (j->q->items[i].quantized) OZ_TRY(oz_scheme_runs(j->cfg->dev, &m, &j->q->scheme, err));
+    }
+    return OZ_OK;
+}
+
 oz_status oz_quantize_gptq_check(oz_quantize *q, const oz_calibration *calibration, oz_err *err) {
     const oz_quantize_gptq_cfg cfg = {.calibration = calibration};
     job j = {.q = q, .cfg = &cfg};
@@ -533,18 +543,27 @@ static oz_status finished_check(bool *is_finished, const job *j, const char *tar
     return st == OZ_E_INTERRUPTED ? st : OZ_OK;
 }
 
-static oz_status work_begin(bool *is_finished, job *j, const char *target, oz_err *err) {
+static oz_status work_begin(job *j, oz_err *err) {
     json_t *id;
     OZ_TRY(identity(&id, j, err));
-    oz_status st = oz_work_open(&j->work, target, j->cfg->resume, id, err);
+    oz_status st = oz_work_begin(&j->work, id, err);
     json_decref(id);
     OZ_TRY(st);
     const int64_t done = j->work.layers_done, n = (int64_t)json_array_size(json_object_get(j->work.manifest, "layers"));
     OZ_NEED(done <= j->n_layers && n == (done < 0 ? 0 : done), err, OZ_E_FORMAT, "%s/manifest.json: layers_done: expected %" PRId64 ", the number of digests in layers, and at most %" PRId64
             ", found %" PRId64 "; remove the folder to begin anew", j->work.dir, n, j->n_layers, done);
-    OZ_TRY(finished_check(is_finished, j, target));
-    OZ_NEED(*is_finished || j->cfg->force || !oz_path_exists(target), err, OZ_E_ARG, "%s: exists already (--force replaces it)", target);
     return OZ_OK;
+}
+
+/* Work that cannot be gone on with is left as it is; a folder that was made for nothing is not left. */
+static oz_status work_open(job *j, const char *target, oz_err *err) {
+    OZ_TRY(oz_work_open(&j->work, target, j->cfg->resume, err));
+    const bool is_new = !j->work.manifest;
+    oz_status st = work_begin(j, err);
+    if (st == OZ_OK) return st;
+    if (is_new) oz_work_remove(&j->work, NULL);
+    oz_work_close(&j->work);
+    return st;
 }
 
 /* What of the folder stays when the run does not end: what --resume takes up, or nothing. */
@@ -563,8 +582,11 @@ oz_status oz_quantize_gptq(json_t **report, oz_quantize *q, const char *target, 
     *report = NULL;
     oz_blas_init();
     OZ_TRY(check(&j, err));
+    OZ_TRY(check_kernels(&j, err));
     OZ_NEED(cfg->force || cfg->resume || !oz_path_exists(target), err, OZ_E_ARG, "%s: exists already (--force replaces it)", target);
-    oz_status st = work_begin(&is_finished, &j, target, err);
+    oz_status st = work_open(&j, target, err);
+    if (st == OZ_OK) st = finished_check(&is_finished, &j, target);
+    if (st == OZ_OK && !is_finished && !cfg->force && oz_path_exists(target)) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: exists already (--force replaces it)", target);
     if (st == OZ_OK && !is_finished) {
         st = run(&j, target, err);
         oz_stream_deinit(&j.stream);

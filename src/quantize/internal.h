@@ -92,9 +92,10 @@ oz_status oz_digest_side_files(json_t **out, const char *dir, const oz_layout *l
 
 /* ---- the work folder (work.c) ---- */
 typedef struct oz_work { char *dir, *out; json_t *manifest; int64_t layers_done; /* -1: what is kept is not written yet */ int lock; } oz_work;
-/* identity: an object of what the run depends on; work of before is an error without `resume`, and with another identity, or where another
- * process is at work, always. */
-oz_status oz_work_open(oz_work *w, const char *target, bool resume, const json_t *identity, oz_err *err);
+/* Work of before is an error without `resume`, and where another process is at work always. manifest NULL: there is none. */
+oz_status oz_work_open(oz_work *w, const char *target, bool resume, oz_err *err);
+/* identity: an object of what the run depends on; work that was begun with another is an error. */
+oz_status oz_work_begin(oz_work *w, const json_t *identity, oz_err *err);
 oz_status oz_work_save(oz_work *w, oz_err *err);
 oz_status oz_work_remove(oz_work *w, oz_err *err); /* the folder; the manifest goes last, so that a removal that was broken off is taken up */
 void oz_work_close(oz_work *w);

@@ -133,7 +133,7 @@ static oz_status same_run(const oz_work *w, const json_t *identity, oz_err *err)
     return OZ_OK;
 }
 
-static oz_status take_up(oz_work *w, const json_t *identity, oz_err *err) {
+static oz_status manifest_load(oz_work *w, oz_err *err) {
     char *path = oz_work_path(w, "manifest.json");
     oz_status st = oz_json_load(&w->manifest, path, MANIFEST_LIMIT, err);
     if (st == OZ_OK) {
@@ -143,11 +143,10 @@ static oz_status take_up(oz_work *w, const json_t *identity, oz_err *err) {
     if (st == OZ_OK && (w->layers_done == -2 || !json_is_array(json_object_get(w->manifest, "modules")) || !json_is_array(json_object_get(w->manifest, "layers"))))
         st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected layers_done, layers and modules; remove the folder to begin anew", path);
     oz_free(path);
-    if (st == OZ_OK) st = same_run(w, identity, err);
-    return st == OZ_OK ? sweep(w, is_leftover, err) : st;
+    return st;
 }
 
-oz_status oz_work_open(oz_work *w, const char *target, bool resume, const json_t *identity, oz_err *err) {
+oz_status oz_work_open(oz_work *w, const char *target, bool resume, oz_err *err) {
     size_t n = strlen(target);
     while (n > 1 && target[n - 1] == '/') n--;
     char *name = oz_strndup(target, n);
@@ -157,12 +156,17 @@ oz_status oz_work_open(oz_work *w, const char *target, bool resume, const json_t
     bool begun = false;
     oz_status st = folder_make(w, &begun, err);
     if (st == OZ_OK) st = lock_take(w, w->dir, err);
-    if (st == OZ_OK && !begun) st = begin(w, identity, err);
-    else if (st == OZ_OK && resume) st = take_up(w, identity, err);
-    else if (st == OZ_OK)
+    if (st == OZ_OK && begun && resume) st = manifest_load(w, err);
+    else if (st == OZ_OK && begun)
         st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: holds the work of a run that was broken off; --resume goes on with it, removing the folder begins anew", w->dir);
     if (st != OZ_OK) oz_work_close(w);
     return st;
+}
+
+oz_status oz_work_begin(oz_work *w, const json_t *identity, oz_err *err) {
+    if (!w->manifest) return begin(w, identity, err);
+    OZ_TRY(same_run(w, identity, err));
+    return sweep(w, is_leftover, err);
 }
 
 void oz_work_close(oz_work *w) {

@@ -24,6 +24,9 @@ echo '{"ids":[5,"x"]}' >"$T/bad.jsonl"
 fails 'a line that is none' 1 'bad.jsonl: line 1: ids[1]: must be a token id' g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
 fails 'sequences longer than the model' 1 '--max-seq-length: the model takes 512 tokens, and the calibration has sequences of 600' \
     g -o "$T/o" --calibration "$T/600.jsonl" --num-calibration-samples 1 --max-seq-length 600
+echo '{"text":"x"}' >"$T/bad.jsonl"
+fails 'a line of text without a tokenizer' 1 "error: $T/bad.jsonl: line 1: text needs the model's tokenizer.json" g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
+fails 'groups that no kernel runs' 1 'model.layers.0.self_attn.q_proj (scheme W4A16): no kernel gemm_i4_f32 for groups of 4 columns: expected a multiple of' g -o "$T/o" --group-size 4
 fails 'the head' 1 'lm_head: --method gptq quantizes what is in layers' g -o "$T/o" --targets Linear --targets lm_head
 echo '{"ids":[5,6}' >"$T/bad.jsonl"
 fails 'a line that is no JSON' 1 "bad.jsonl: line 1: column 12: " g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
@@ -150,6 +153,9 @@ ok 'nothing else is left' test ! -e "$T/b.gptq"
 mkdir "$T/d.gptq" && touch "$T/d.gptq/mine"
 fails 'a folder of another at the place of the work' 1 "$T/d.gptq: the work would go there, and it holds something else (mine); choose another name" g -o "$T/d"
 same 'which is left alone' mine "$(ls -A "$T/d.gptq")"
+cp -r $M/llama "$T/e.gptq" && rm -rf "$T/e.gptq/golden" && before=$(ls -A "$T/e.gptq")
+fails 'the model itself at the place of the work' 1 "$T/e.gptq: the work would go there, and it holds something else" $OUNCE quantize "$T/e.gptq" "${G[@]:3}" -o "$T/e"
+same 'which is left alone, too' "$before" "$(ls -A "$T/e.gptq")"
 
 # Other architectures and schemes.
 for m in qwen3 llama-tied-bias mixtral; do

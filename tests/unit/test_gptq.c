@@ -240,6 +240,24 @@ static void test_few_tokens(void **state) {
     close_setup(&s);
 }
 
+/* Weights so large that what feeds back is beyond floats: an error that names the module and the rows, and nothing undefined on the way. Just below
+ * that, the error is a number. */
+static void test_too_large(void **state) {
+    (void)state;
+    setup s;
+    static const struct { float scale; bool fits; } cases[] = {{1e38f, false}, {1e30f, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        oz_err e = {0};
+        open_setup(&s, 2, TOKENS);
+        for (int k = 0; k < ROWS * COLS; k++) s.w[k] = fmaxf(-3, fminf(3, s.w[k] * 20)) * cases[i].scale;
+        oz_gptq_result r = {.codes = got.codes, .scales = got.scales, .code_row_bytes = oz_codec_row_bytes(OZ_CODEC_I4P, COLS), .scale_row_bytes = 2 * COLS / 16};
+        const oz_gptq g = {&s.h, &s.f, &s.weight, {OZ_CODEC_I4P, 16, OZ_DTYPE_BF16}};
+        assert_int_equal(oz_gptq_run(&r, &g, s.pool, "the_module", &e), cases[i].fits ? OZ_OK : OZ_E_FORMAT);
+        assert_true(cases[i].fits ? r.after > 0 && r.after < r.before : strncmp(e.msg, "the_module: rows ", 17) == 0);
+        close_setup(&s);
+    }
+}
+
 /* A Hessian that is not positive definite: dampening is raised until it is; one that no dampening helps, or with a NaN, is refused. */
 static void test_bad_hessians(void **state) {
     (void)state;
@@ -265,6 +283,6 @@ static void test_bad_hessians(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_against_f64), cmocka_unit_test(test_scales_and_dead_columns), cmocka_unit_test(test_codecs_and_threads),
-                                       cmocka_unit_test(test_few_tokens), cmocka_unit_test(test_bad_hessians)};
+                                       cmocka_unit_test(test_few_tokens), cmocka_unit_test(test_bad_hessians), cmocka_unit_test(test_too_large)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
