@@ -226,16 +226,22 @@ static oz_status run_word_piece(oz_tokens *t, const oz_decoder *self) {
     return OZ_OK;
 }
 
+/* Every r.find in s by its content, as the reference does with plain strings: the empty one is in the empty text too. */
+static oz_status put_replaced(oz_buf *out, oz_tokens *t, const oz_replace *r, oz_slice s) {
+    bool changed = !s.n && r->regex;
+    if (changed) oz_buf_append(out, r->content.data, r->content.len);
+    OZ_TRY(oz_replace_run(out, &changed, r, s, SIZE_MAX, &t->match, t->err));
+    if (!changed) oz_buf_append(out, s.p, s.n);
+    return OZ_OK;
+}
+
 /* The end of a word is a space, but for the last token's. */
 static oz_status run_bpe(oz_tokens *t, const oz_decoder *self) {
     static const oz_buf space = {" ", 1, 0};
     for (size_t i = 0; i < t->n; i++) {
         oz_replace r = {self->replace.regex, self->replace.find, {0}};
         if (t->alone || i + 1 < t->n) r.content = space;
-        oz_slice s = token_at(t, i);
-        bool changed = false;
-        OZ_TRY(oz_replace_run(&t->made, &changed, &r, s, SIZE_MAX, &t->match, t->err));
-        if (!changed) oz_buf_append(&t->made, s.p, s.n);
+        OZ_TRY(put_replaced(&t->made, t, &r, token_at(t, i)));
         token_done(t);
     }
     return OZ_OK;
@@ -244,28 +250,23 @@ static oz_status run_bpe(oz_tokens *t, const oz_decoder *self) {
 /* Of equal tokens in a row one counts; the padding token stands for nothing. */
 static oz_status run_ctc(oz_tokens *t, const oz_decoder *self) {
     oz_status st = OZ_OK;
-    oz_buf one = {0}, two = {0};
+    oz_buf one = {0};
     const oz_replace delimiter = {self->delimiter_regex, self->word_delimiter, {" ", 1, 0}};
     for (size_t i = 0; i < t->n && st == OZ_OK; i++) {
         oz_slice s = token_at(t, i);
-        bool changed = false;
+        size_t before = t->made.len;
         if (i > 0 && oz_slice_eq(s, token_at(t, i - 1))) continue;
         oz_buf_clear(&one);
-        oz_buf_clear(&two);
-        st = oz_replace_run(&one, &changed, &self->replace, s, SIZE_MAX, &t->match, t->err);
-        if (!changed) oz_buf_append(&one, s.p, s.n);
-        if (self->cleanup && st == OZ_OK) {
-            clean(&one);
-            changed = false;
-            st = oz_replace_run(&two, &changed, &delimiter, (oz_slice){one.data, one.len}, SIZE_MAX, &t->match, t->err);
-        }
-        const oz_buf *made = self->cleanup && changed ? &two : &one;
-        if (!made->len) continue;
-        oz_buf_append(&t->made, made->data, made->len);
-        token_done(t);
+        st = put_replaced(&one, t, &self->replace, s);
+        if (self->cleanup) clean(&one);
+        s = (oz_slice){one.data, one.len};
+        if (self->cleanup && st == OZ_OK)
+            st = put_replaced(&t->made, t, &delimiter, s);
+        else
+            oz_buf_append(&t->made, s.p, s.n);
+        if (t->made.len > before) token_done(t);
     }
     oz_buf_deinit(&one);
-    oz_buf_deinit(&two);
     return st;
 }
 
@@ -344,7 +345,7 @@ static oz_status parse_bpe(void *self, const json_t *obj, oz_jpath path, oz_err 
     oz_decoders *z = self;
     oz_decoder *d = NULL;
     OZ_TRY(step_new(&d, z, run_bpe, path, err));
-    z->holds_space = true;
+    z->suffix = d;
     OZ_TRY(grows(z, 2, path, err));
     return oz_replace_of(&d->replace, obj, path, "suffix", err);
 }
@@ -422,6 +423,12 @@ static oz_status pieces_of(oz_vocab *v, oz_tokens *t, const oz_decoders *z, int3
     OZ_TRY(piece_make(&piece, t, z, oz_vocab_text(v, id), OZ_ALONE_LATER));
     OZ_TRY(oz_vocab_set(v, &item->piece, piece, err));
     item->first = item->piece;
+    if (z->suffix) { /* its space waits for the next token */
+        const oz_buf *suffix = &z->suffix->replace.find;
+        oz_slice s = oz_vocab_text(v, id);
+        bool ends = suffix->len && s.n >= suffix->len && memcmp(s.p + s.n - suffix->len, suffix->data, suffix->len) == 0;
+        if (ends && piece.n && piece.p[piece.n - 1] == ' ') item->flags |= OZ_TOK_SPACED;
+    }
     if (!z->two_pieces) return OZ_OK;
     OZ_TRY(piece_make(&piece, t, z, oz_vocab_text(v, id), OZ_ALONE_FIRST));
     return oz_vocab_set(v, &item->first, piece, err);

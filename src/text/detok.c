@@ -54,7 +54,7 @@ void oz_detok_push(oz_buf *out, oz_detok *d, int32_t id) {
     if (again) return;
     oz_slice s = oz_vocab_piece(v, id, first), space = {" ", 1};
     if (d->space || (z->none && !first)) feed_all(out, d, space);
-    d->space = z->holds_space && s.n && s.p[s.n - 1] == ' '; /* not written behind the last token */
+    d->space = v->item[id].flags & OZ_TOK_SPACED; /* not written behind the last token */
     s.n -= d->space;
     feed_all(out, d, s);
 }

@@ -71,8 +71,8 @@ typedef struct oz_stage_row {
 oz_status oz_stage_parse(void *self, const oz_stage_row *rows, const json_t *v, oz_jpath path, oz_err *err);
 
 /* ---- Vocabulary: ids and contents, model and added tokens together (tok_vocab.c) */
-/* Flags of an id; none: there is no such id. Skipped: left out by skip_special. */
-enum { OZ_TOK_MODEL = 1, OZ_TOK_ADDED = 2, OZ_TOK_SPECIAL = 4, OZ_TOK_ANY = 7, OZ_TOK_SKIPPED = 8 };
+/* Flags of an id; none: there is no such id. Skipped: left out by skip_special. Spaced: its piece ends with a space that waits. */
+enum { OZ_TOK_MODEL = 1, OZ_TOK_ADDED = 2, OZ_TOK_SPECIAL = 4, OZ_TOK_ANY = 7, OZ_TOK_SKIPPED = 8, OZ_TOK_SPACED = 16 };
 enum { OZ_TOK_MAX_ID = (1 << 21) - 1 }; /* tables are indexed by id: no number in a file may blow them up */
 typedef struct oz_span { uint32_t at, n; } oz_span; /* in chars */
 typedef struct oz_vocab_item {
@@ -247,7 +247,8 @@ typedef struct oz_decoders {
     oz_decoder step[OZ_TOK_MAX_STEPS];
     size_t n, growth;
     bool none;                            /* no decoder at all: tokens are joined by spaces */
-    bool two_pieces, holds_space, dedups; /* of a stream: the first token's piece is another; a last space waits; equal tokens are one */
+    const oz_decoder *suffix; /* what ends a word is a space, unless it ends the text */
+    bool two_pieces, dedups;  /* of a stream: the first token's piece is another; equal tokens in a row are one */
 } oz_decoders;
 oz_status oz_decoders_parse(oz_decoders *z, const json_t *v, oz_err *err);
 oz_status oz_decoders_pieces(oz_vocab *v, const oz_decoders *z, oz_err *err);

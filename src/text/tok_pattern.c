@@ -111,8 +111,8 @@ static oz_status escape_char(parser *x, uint32_t *c, bool *is_char) {
     return OZ_OK;
 }
 
-/* Behind a backslash: a class such as p{L}, s, D. Adds it to s. */
-static oz_status escape_class(parser *x, oz_set *s) {
+/* Behind a backslash: a class such as p{L}, s, D. Adds it to s. in_set: between brackets, where \w is another class. */
+static oz_status escape_class(parser *x, oz_set *s, bool in_set) {
     const oz_uc_class *k = NULL;
     bool negate = false;
     if (*x->p == 'p' || *x->p == 'P') {
@@ -121,7 +121,7 @@ static oz_status escape_class(parser *x, oz_set *s) {
         if (take(x, "{")) {
             if (take(x, "^")) negate = !negate;
             const char *close = memchr(x->p, '}', (size_t)(x->end - x->p));
-            bool named = close && close - x->p <= 2 && *x->p >= 'A' && *x->p <= 'Z'; /* the table has rows for other uses too */
+            bool named = close && *x->p >= 'A' && *x->p <= 'Z'; /* the table's other rows are for other uses */
             if (named) k = oz_uc_class_find(x->p, (size_t)(close - x->p));
             if (k) x->p = close + 1;
         }
@@ -132,7 +132,7 @@ static oz_status escape_class(parser *x, oz_set *s) {
     } else if (strchr("sdwSDW", *x->p)) {
         char name = (char)(*x->p | 32);
         negate = *x->p != name;
-        k = oz_uc_class_find(&name, 1);
+        k = in_set && name == 'w' ? oz_uc_class_find("w_in_set", 8) : oz_uc_class_find(&name, 1);
         x->p++;
     } else {
         x->p--;
@@ -147,35 +147,68 @@ static oz_status escape_class(parser *x, oz_set *s) {
 /* One end of a range, or a class (then *is_char is false and it is in s already). */
 static oz_status class_item(parser *x, oz_set *s, uint32_t *c, bool *is_char) {
     *is_char = true;
-    if (*x->p == '[') FAIL_AT(x, "a set within a set");
-    if (at(x, "&&")) FAIL_AT(x, "an intersection of sets");
     if (take(x, "\\")) {
         OZ_TRY(escape_char(x, c, is_char));
-        return *is_char ? OZ_OK : escape_class(x, s);
+        return *is_char ? OZ_OK : escape_class(x, s, true);
     }
     x->p += oz_uc_next(x->p, c);
     return OZ_OK;
 }
 
-static oz_status class_items(parser *x, oz_set *s) {
-    bool negate = take(x, "^");
-    if (at(x, "]")) FAIL_AT(x, "a set that begins with ]");
-    for (;;) {
-        uint32_t lo, hi;
-        bool is_char;
+static oz_status class_range(parser *x, oz_set *s) {
+    uint32_t lo, hi;
+    bool is_char;
+    OZ_TRY(class_item(x, s, &lo, &is_char));
+    if (!is_char) return OZ_OK;
+    hi = lo;
+    if (at(x, "-") && x->end - x->p > 1 && x->p[1] != ']') {
+        x->p++;
+        if (at(x, "[")) FAIL_AT(x, "a range that ends like this");
+        OZ_TRY(class_item(x, s, &hi, &is_char));
+        if (!is_char || hi < lo) FAIL_AT(x, "a range that ends like this");
+    }
+    return add_chars(x, s, lo, hi);
+}
+
+static oz_status class_items(parser *x, oz_set *s, int depth);
+
+/* Up to ] or &&. */
+static oz_status class_union(parser *x, oz_set *s, int depth) {
+    while (!at(x, "]") && !at(x, "&&")) {
         if (x->p == x->end) FAIL_AT(x, "a set without an end");
-        if (take(x, "]")) break;
-        OZ_TRY(class_item(x, s, &lo, &is_char));
-        if (!is_char) continue;
-        hi = lo;
-        if (at(x, "-") && x->end - x->p > 1 && x->p[1] != ']') {
-            x->p++;
-            OZ_TRY(class_item(x, s, &hi, &is_char));
-            if (!is_char || hi < lo) FAIL_AT(x, "a range that ends like this");
+        if (at(x, "[:")) FAIL_AT(x, "a named class between brackets");
+        if (!take(x, "[")) {
+            OZ_TRY(class_range(x, s));
+            continue;
         }
-        OZ_TRY(add_chars(x, s, lo, hi));
+        oz_set inner = {0};
+        oz_status st = class_items(x, &inner, depth + 1);
+        for (size_t i = 0; i < inner.n; i++) oz_set_add(s, inner.r[i].lo, inner.r[i].hi);
+        oz_free(inner.r);
+        OZ_TRY(st);
     }
     if (x->fold[x->depth]) fold_set(s);
+    return OZ_OK;
+}
+
+/* Behind [, up to and with its ]: what is in all of the parts that && separates. */
+static oz_status class_items(parser *x, oz_set *s, int depth) {
+    bool negate = take(x, "^");
+    if (depth == MAX_DEPTH) FAIL_AT(x, "such a depth of sets");
+    if (at(x, "]")) FAIL_AT(x, "a set that begins with ]");
+    OZ_TRY(class_union(x, s, depth));
+    while (take(x, "&&")) {
+        oz_set other = {0};
+        if (at(x, "]") || at(x, "&&")) FAIL_AT(x, "an intersection with nothing");
+        oz_status st = class_union(x, &other, depth);
+        oz_set_negate(s); /* both are: not (one of not) */
+        oz_set_negate(&other);
+        for (size_t i = 0; i < other.n; i++) oz_set_add(s, other.r[i].lo, other.r[i].hi);
+        oz_set_negate(s);
+        oz_free(other.r);
+        OZ_TRY(st);
+    }
+    x->p++;
     if (negate) oz_set_negate(s);
     return OZ_OK;
 }
@@ -195,7 +228,7 @@ static oz_status item_set(parser *x, oz_set *s) {
     uint32_t c, last = x->last;
     bool is_char = true;
     x->last = 0;
-    if (take(x, "[")) return class_items(x, s);
+    if (take(x, "[")) return class_items(x, s, 0);
     if (take(x, ".")) {
         if (!x->dot_all[x->depth]) oz_set_add(s, '\n', '\n');
         oz_set_negate(s);
@@ -205,7 +238,7 @@ static oz_status item_set(parser *x, oz_set *s) {
         OZ_TRY(escape_char(x, &c, &is_char));
     else
         x->p += oz_uc_next(x->p, &c);
-    if (!is_char) return escape_class(x, s);
+    if (!is_char) return escape_class(x, s, false);
     OZ_TRY(add_chars(x, s, c, c));
     if (!x->fold[x->depth]) return OZ_OK;
     x->last = last;

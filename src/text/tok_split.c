@@ -106,13 +106,13 @@ static oz_status class_step(oz_split *z, const char *name, oz_split_behavior beh
 static oz_status parse_digits(void *self, const json_t *obj, oz_jpath path, oz_err *err) {
     bool individual = false;
     OZ_TRY(oz_json_flag(&individual, obj, path, "individual_digits", err));
-    return class_step(self, "Digits", individual ? OZ_SPLIT_ISOLATED : OZ_SPLIT_CONTIGUOUS, path, err);
+    return class_step(self, "digits", individual ? OZ_SPLIT_ISOLATED : OZ_SPLIT_CONTIGUOUS, path, err);
 }
 
 static oz_status parse_punctuation(void *self, const json_t *obj, oz_jpath path, oz_err *err) {
     oz_split_behavior behavior;
     OZ_TRY(parse_behavior(&behavior, OZ_SPLIT_ISOLATED, obj, path, err));
-    return class_step(self, "Punctuation", behavior, path, err);
+    return class_step(self, "punctuation", behavior, path, err);
 }
 
 static oz_status parse_white(void *self, const json_t *obj, oz_jpath path, oz_err *err) {
@@ -121,7 +121,7 @@ static oz_status parse_white(void *self, const json_t *obj, oz_jpath path, oz_er
 
 static oz_status parse_bert(void *self, const json_t *obj, oz_jpath path, oz_err *err) {
     OZ_TRY(parse_white(self, obj, path, err));
-    return class_step(self, "Punctuation", OZ_SPLIT_ISOLATED, path, err);
+    return class_step(self, "punctuation", OZ_SPLIT_ISOLATED, path, err);
 }
 
 /* Words, and runs of what is neither word nor white space; what is a word is told by the class of neighbours of added tokens. */

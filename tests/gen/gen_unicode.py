@@ -72,9 +72,9 @@ def classes():
         name, n, rs = line.split(); c[name] = ranges(rs); assert len(to_set(c[name])) == int(n), name
     out = {'s': c['\\s'], 'd': c['\\d'], 'w': c['\\w']}
     out.update((name[3:-1], rs) for name, rs in c.items() if name.startswith('\\p{'))
-    out['Digits'] = to_ranges(to_set(out['N']) | to_set(LATER_NUMBERS))
-    # What the added tokens' neighbours, Punctuation, BertNormalizer and StripAccents go by: other engines, other versions.
-    out.update((name, ranges(rs)) for name, n, rs in more() if name in ('neighbour', 'Punctuation', 'bert_removed', 'nonspacing', 'combining'))
+    out['digits'] = to_ranges(to_set(out['N']) | to_set(LATER_NUMBERS))
+    # More of the same; and what the added tokens' neighbours, Punctuation, BertNormalizer and StripAccents go by: other engines, other versions.
+    out.update((name, ranges(rs)) for name, n, rs in more() if name not in ('scripts', 'breaks'))
     return out
 
 

@@ -4,12 +4,13 @@
     pip install tokenizers==0.23.3 regex && python3 tests/gen/record_unicode.py > tests/golden/tokenizers/unicode_more.txt
 
 A line: name, number of code points, ranges (hex). combining: what StripAccents drops; bert_removed, nonspacing: what BertNormalizer drops when
-it cleans and when it strips accents; Punctuation; neighbour: the words of Whitespace; scripts: range:number, as UnicodeScripts joins them;
-breaks: range:kind, from Unicode's grapheme breaks (unicode.c names the kinds), Hangul syllables left out.
+it cleans and when it strips accents; punctuation: that of Punctuation; neighbour: the words of Whitespace; scripts: range:number, as UnicodeScripts joins them;
+breaks: range:kind, from Unicode's grapheme breaks (unicode.c names the kinds), Hangul syllables left out; w_in_set: \\w between brackets, which is not
+\\w outside of them; the rest: \\p{name}.
 """
 import sys
 import regex
-from tokenizers import normalizers as N, pre_tokenizers as P
+from tokenizers import Regex, normalizers as N, pre_tokenizers as P
 
 CPS=[c for c in range(0x110000) if not 0xD800<=c<0xE000]
 def rs(cps):
@@ -29,7 +30,7 @@ line('nonspacing',[c for c in CPS if b.normalize_str('a'+chr(c))=='a'])
 ch=N.BertNormalizer(clean_text=False,handle_chinese_chars=True,strip_accents=False,lowercase=False)
 sys.stderr.write('ideographs '+rs([c for c in CPS if len(ch.normalize_str(chr(c)))==3])+'\n')
 pu=P.Punctuation()
-line('Punctuation',[c for c in CPS if len(pu.pre_tokenize_str('a'+chr(c)+'a'))==3])
+line('punctuation',[c for c in CPS if len(pu.pre_tokenize_str('a'+chr(c)+'a'))==3])
 ws=P.Whitespace()
 line('neighbour',[c for c in CPS if len(ws.pre_tokenize_str('a'+chr(c)+'a'))==1])
 # scripts: runs, then classes
@@ -70,3 +71,9 @@ for c in CPS:
     else: runs.append([c,c,k])
 runs=[r for r in runs if r[2] and not (0xAC00<=r[0]<0xD7A4)]
 print('breaks',0,','.join('%X-%X:%d'%tuple(r) for r in runs)); sys.stderr.write('breaks %d\n'%len(runs))
+
+EVERY = ''.join(map(chr, CPS))
+PROPERTIES = 'Z Zs Zl Zp C Cc Cf Co Mn Mc Me Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Nl No Han Hiragana Katakana Hangul Latin Cyrillic Greek Arabic Hebrew Thai Devanagari Armenian Georgian'
+for name, pattern in [('w_in_set', r'[\w]')] + [(n, r'\p{%s}' % n) for n in PROPERTIES.split()]:
+    kept = set(N.Replace(Regex(pattern), '').normalize_str(EVERY))
+    line(name, [c for c in CPS if chr(c) not in kept])
