@@ -97,7 +97,7 @@ bool oz_charsmap_run(oz_buf *out, const oz_charsmap *m, oz_slice in) {
     bool changed = false;
     while (p < end) {
         unsigned char c = (unsigned char)*p;
-        if (c < 0x80 && !m->ascii[c] && (end - p < 2 || (unsigned char)p[1] < 0x80)) {
+        if (c < 0x80 && c != '\r' && !m->ascii[c] && (end - p < 2 || (unsigned char)p[1] < 0x80)) {
             p++;
             continue;
         }

@@ -94,10 +94,7 @@ struct oz_place {
 };
 typedef struct oz_place place;
 
-static void reach(place *to, double score, int32_t id, size_t from) {
-    if (to->from != NONE && !(score > to->score)) return;
-    *to = (place){score, id, (int64_t)from};
-}
+static bool is_better(const place *to, double score) { return to->from == NONE || score > to->score; }
 
 static oz_status forward(const unigram *m, place *at, oz_slice word, oz_err *err) {
     for (size_t i = 1; i <= word.n; i++) at[i].from = NONE;
@@ -110,12 +107,14 @@ static oz_status forward(const unigram *m, place *at, oz_slice word, oz_err *err
             k++;
             int32_t id = m->trie.value[node];
             if (id < 0) continue;
-            reach(&at[k], m->score[id] + at[i].score, id, i);
+            double score = m->score[id] + at[i].score;
+            if (is_better(&at[k], score)) at[k] = (place){score, id, (int64_t)i};
             single |= k - i == len;
         }
-        if (single) continue;
+        double score = m->unk_score + at[i].score;
+        if (single || !is_better(&at[i + len], score)) continue;
         OZ_NEED(m->unk != NONE, err, OZ_E_FORMAT, "a character is not in model.vocab, and model.unk_id is missing");
-        reach(&at[i + len], m->unk_score + at[i].score, m->unk, i);
+        at[i + len] = (place){score, m->unk, (int64_t)i};
     }
     return OZ_OK;
 }

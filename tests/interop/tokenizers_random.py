@@ -6,16 +6,9 @@
 Needs the package tokenizers. Prints each difference with the seed of its tokenizer (--seed N --count 1 makes it again) and a text that was made
 shorter for as long as it differs. Exit status 1 if there is one.
 """
-import argparse, json, os, random, subprocess, sys, tempfile, time
+import argparse, base64, json, os, random, struct, subprocess, sys, tempfile, time
 os.environ['TOKENIZERS_PARALLELISM'] = 'false'
 from tokenizers import AddedToken, Tokenizer
-
-ap = argparse.ArgumentParser()
-ap.add_argument('ounce'); ap.add_argument('--seconds', type=float, default=60); ap.add_argument('--count', type=int, default=0)
-ap.add_argument('--seed', type=int, default=None); ap.add_argument('--texts', type=int, default=40); ap.add_argument('--max', type=int, default=10)
-ap.add_argument('--only', default=''); ap.add_argument('--keep', default='')
-args = ap.parse_args()
-CHARSMAP = None
 
 WORDS = ['hello', 'Hello', 'HELLO', 'the', 'The', 'café', 'Café', 'cafe\u0301', 'ﬁne', 'straße', 'İstanbul', 'ΑΣ', 'naïve', "don't", "I'm", "we'll", 'a', 'b', 'ab', 'abc',
          'x', '日本語', '中文字', 'ひらがな', 'カタカナ', 'ー', '한국어', '각', '\u1112\u1161\u11ab', 'привет', 'العربية', 'שָׁלוֹם', 'हिन्दी', 'क्षि', 'ไทย', 'ＡＢＣ', '①②', 'Ⅷ', '½', '123', '٣٤', '4567890',
@@ -48,14 +41,41 @@ def pattern(r): return {'Regex': r.choice(REGEXES)} if r.random() < .5 else {'St
 def flag(r): return r.random() < .5
 
 
+def charsmap(entries):
+    """SentencePiece's compiled map: a double array, the texts behind it."""
+    root, texts = {}, b''
+    for key, to in sorted(entries.items()):
+        node = root
+        for c in key.encode(): node = node.setdefault(c, {})
+        node[0] = len(texts); texts += to.encode() + b'\0'
+    units, used = {}, {0}
+
+    def place(node, at, label):
+        labels = [c for c in node]; base = 1
+        while any(base ^ c in used for c in labels): base += 1
+        used.update(base ^ c for c in labels)
+        units[at] = (at ^ base) << 10 | (256 if 0 in node else 0) | label
+        for c, child in node.items():
+            if c: place(child, base ^ c, c)
+            else: units[base] = child | 1 << 31
+    place(root, 0, 0)
+    n = max(units) + 256 & ~255
+    return base64.b64encode(struct.pack('<I', 4 * n) + struct.pack(f'<{n}I', *(units.get(i, 0) for i in range(n))) + texts).decode()
+
+
+def random_map(r):
+    keys = ['\r\n', '\r', '\n', 'a', 'e\u0301', 'ａ', 'ａ\u0301', '\u0301', '\u200d', '½', '㍿', 'ﬁ', '\u1100', '한', '©', 'क', 'é', 'ab', '\x01', '\u00a0', '\u3000', '😀', '\U00020000', 'Ａ', 'ｶﾞ', 'ｶ']
+    return charsmap({k: r.choice(['', ' ', 'x', 'ab', '▁', '日', '1⁄2']) for k in r.sample(keys, r.choice([1, 5, 15, 26]))})
+
+
 def normalizer(r, depth=0):
     k = r.choice(['NFC', 'NFD', 'NFKC', 'NFKD', 'Lowercase', 'Nmt', 'StripAccents', 'Strip', 'Prepend', 'Replace', 'Replace', 'BertNormalizer', 'Precompiled', 'ByteLevel', 'Sequence', 'Sequence'])
     if k == 'Sequence': return {'type': k, 'normalizers': [normalizer(r, depth + 1) for _ in range(r.choice([0, 1, 2, 2, 3]))]} if depth < 2 else {'type': 'NFC'}
     if k == 'Strip': return {'type': k, 'strip_left': flag(r), 'strip_right': flag(r)}
-    if k == 'Prepend': return {'type': k, 'prepend': r.choice(['▁', ' ', 'ab', '', '\u0301'])}
+    if k == 'Prepend': return {'type': k, 'prepend': r.choice(['▁', ' ', 'ab', '\u0301'])}
     if k == 'Replace': return {'type': k, 'pattern': pattern(r), 'content': r.choice(['▁', ' ', '', 'x', 'ab', '##', '\u0301'])}
     if k == 'BertNormalizer': return {'type': k, 'clean_text': flag(r), 'handle_chinese_chars': flag(r), 'strip_accents': r.choice([None, True, False]), 'lowercase': flag(r)}
-    if k == 'Precompiled': return {'type': k, 'precompiled_charsmap': CHARSMAP} if CHARSMAP else {'type': 'NFKC'}
+    if k == 'Precompiled': return {'type': k, 'precompiled_charsmap': random_map(r)}
     if k == 'ByteLevel' and r.random() < .7: k = 'NFC'
     return {'type': k}
 
@@ -173,11 +193,11 @@ def post(r, t):
 MODELS = {'bpe': bpe, 'unigram': unigram, 'wordpiece': word_piece, 'wordlevel': word_level}
 
 
-def make(seed):
+def make(seed, only=''):
     """(JSON text, reference) or None where the reference does not take it."""
     r = random.Random(seed)
     kind = r.choice(['bpe', 'bpe', 'unigram', 'wordpiece', 'wordlevel'])
-    if args.only and kind != args.only: return None
+    if only and kind != only: return None
     norm = normalizer(r) if r.random() < .7 else None; pre = pre_tokenizer(r) if r.random() < .8 else None; dec = decoder(r) if r.random() < .9 else None
     try:
         model = MODELS[kind](r, words_of(r, norm, pre))
@@ -264,26 +284,29 @@ def shorter(t, folder, x, special):
     return x, *now
 
 
-def charsmap():
-    for p in (os.path.join(os.path.dirname(os.path.abspath(__file__)), '../golden/tokenizers/nmt_nfkc.b64'),):
-        if os.path.exists(p): return open(p).read().strip()
+def main():
+    start, done, refused, differ = time.time(), 0, 0, 0
+    seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 40)
+    print(f'seed {seed}', flush=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the reference prints where it panics
+    with tempfile.TemporaryDirectory() as folder:
+        while (done < args.count if args.count else time.time() - start < args.seconds) and differ < args.max:
+            made = make(seed, args.only)
+            if made:
+                out, n = check(seed, made, args.keep or folder); done += 1; differ += bool(out)
+                for line in out: print(line, flush=True)
+            else:
+                refused += 1
+                if args.count == 1: break
+            seed += 1
+    print(f'{done} tokenizers, {refused} that the reference refuses, {differ} with differences')
+    return 1 if differ else 0
 
 
-CHARSMAP = charsmap()
-start, done, refused, differ = time.time(), 0, 0, 0
-seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 40)
-print(f'seed {seed}', flush=True)
-devnull = os.open(os.devnull, os.O_WRONLY); os.dup2(devnull, 2)  # the reference prints where it panics
-with tempfile.TemporaryDirectory() as folder:
-    folder = args.keep or folder
-    while (done < args.count if args.count else time.time() - start < args.seconds) and differ < args.max:
-        made = make(seed)
-        if made:
-            out, n = check(seed, made, folder); done += 1; differ += bool(out)
-            for line in out: print(line, flush=True)
-        else:
-            refused += 1
-            if args.count and args.count == 1: break
-        seed += 1
-print(f'{done} tokenizers, {refused} that the reference refuses, {differ} with differences')
-sys.exit(1 if differ else 0)
+if __name__ == '__main__':
+    ap = argparse.ArgumentParser()
+    ap.add_argument('ounce'); ap.add_argument('--seconds', type=float, default=60); ap.add_argument('--count', type=int, default=0)
+    ap.add_argument('--seed', type=int, default=None); ap.add_argument('--texts', type=int, default=40); ap.add_argument('--max', type=int, default=10)
+    ap.add_argument('--only', default=''); ap.add_argument('--keep', default='')
+    args = ap.parse_args()
+    sys.exit(main())

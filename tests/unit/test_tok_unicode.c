@@ -95,9 +95,44 @@ static void classes_hold_what_is_recorded(void **state) {
     }
     free(file);
     assert_false(oz_uc_in(oz_uc_class_find("s", 1), 0x180E)); /* PCRE2 thinks it is white space */
-    assert_true(oz_uc_in(oz_uc_class_find("Digits", 6), 0x11DE0));
+    assert_true(oz_uc_in(oz_uc_class_find("digits", 6), 0x11DE0));
     assert_false(oz_uc_in(oz_uc_class_find("N", 1), 0x11DE0));
     assert_null(oz_uc_class_find("Nope", 4));
+}
+
+static void clusters_end_where_the_reference_ends_them(void **state) {
+    static const struct {
+        const char *text;
+        size_t n;
+    } cases[] = {
+        {"ab", 1},
+        {"\r\n", 2},
+        {"\n\xCC\x81", 1},         /* nothing extends a control character */
+        {"e\xCC\x81\xCC\xA3x", 5}, /* two marks */
+        {"a\xE2\x80\x8D", 4},      /* a joiner */
+        {"a\xE2\x80\x8D"
+         "b",
+         4}, /* joins pictures only */
+        {"\xC2\xA9\xE2\x80\x8D\xC2\xA9", 7},
+        {"\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", 9}, /* jamo */
+        {"\xEA\xB0\x80\xE1\x86\xA8", 6},             /* a syllable and its last consonant */
+        {"\xE0\xA4\x95\xE0\xA5\x8D\xE0\xA4\xB7", 9}, /* a conjunct */
+        {"\xD8\x80"
+         "a",
+         3},                  /* U+0600 stands before what it belongs to */
+        {"a\xE1\xAB\x9E", 1}, /* U+1ADE came after the reference's tables */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(oz_uc_grapheme(cases[i].text, strlen(cases[i].text)), cases[i].n);
+}
+
+static void scripts_are_told_apart(void **state) {
+    assert_int_equal(oz_uc_script(' '), OZ_UC_NO_SCRIPT);
+    assert_int_equal(oz_uc_script('a'), oz_uc_script(0xE9));
+    assert_int_not_equal(oz_uc_script('a'), oz_uc_script('1'));
+    assert_int_not_equal(oz_uc_script('a'), oz_uc_script(0x3B1));
+    assert_int_equal(oz_uc_script(0x4E2D), oz_uc_script(0x3042)); /* kana count as Han */
+    assert_int_equal(oz_uc_script(0x4E2D), oz_uc_script(0x30FC));
 }
 
 /* ---- sets, patterns, alphabets */
@@ -170,6 +205,15 @@ static void patterns_match_what_the_reference_matches(void **state) {
         {"\\p{^L}", "a1", "1-2"},
         {"a++a", "aaa", "none"},
         {"", "a", "0-0"},
+        {"\\p{Han}+", "a\xE4\xB8\xAD\xE6\x96\x87", "1-3"},
+        {"[\\p{L}&&[^\\p{Han}]]+",
+         "\xE4\xB8\xAD"
+         "ab",
+         "1-3"},
+        {"[^a[bc]]", "abcd", "3-4"},
+        {"[a-e&&c-z&&[^d]]+", "abdec", "3-5"},
+        {"\\w", "\xC2\xB2", "0-1"}, /* superscript two: a word outside of brackets only */
+        {"[\\w]", "\xC2\xB2", "none"},
     };
     char found[1024];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -182,8 +226,8 @@ static void what_patterns_cannot_say_here_is_an_error(void **state) {
     static const struct {
         const char *pattern, *error;
     } cases[] = {
-        {"\\p{Han}", "this character property is not supported in a pattern (at byte 0: \"\\p{Han}\")"},
-        {"\\p{Digits}", "this character property"},
+        {"\\p{Runic}", "this character property is not supported in a pattern (at byte 0: \"\\p{Runic}\")"},
+        {"\\p{digits}", "this character property"},
         {"\\p{s}", "this character property"},
         {"\\p{L", "this character property"},
         {"\\1", "this escape"},
@@ -195,8 +239,10 @@ static void what_patterns_cannot_say_here_is_an_error(void **state) {
         {"(*UTF)", "this kind of group"},
         {"(?R)", "this option"},
         {"(?x:a)", "this option"},
-        {"[[:alpha:]]", "a set within a set"},
-        {"[a&&b]", "an intersection"},
+        {"[[:alpha:]]", "a named class between brackets"},
+        {"[a&&]", "an intersection with nothing"},
+        {"[a-[b]]", "a range that ends"},
+        {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[a", "such a depth of sets"},
         {"[b-a]", "a range that ends"},
         {"[a", "a set without an end"},
         {"[]a]", "begins with ]"},
@@ -242,6 +288,8 @@ int main(void) {
         cmocka_unit_test(sequences_are_reordered_and_composed),
         cmocka_unit_test(a_long_run_of_marks_is_sorted_in_linear_time),
         cmocka_unit_test(classes_hold_what_is_recorded),
+        cmocka_unit_test(clusters_end_where_the_reference_ends_them),
+        cmocka_unit_test(scripts_are_told_apart),
         cmocka_unit_test(sets_join_and_turn_around),
         cmocka_unit_test(patterns_match_what_the_reference_matches),
         cmocka_unit_test(what_patterns_cannot_say_here_is_an_error),
