@@ -13,7 +13,8 @@ typedef struct oz_ids { int32_t *data; size_t len, cap; } oz_ids; /* oz_free(dat
 
 typedef struct oz_tok oz_tok;
 /* tokenizer: the parsed tokenizer.json; config: tokenizer_config.json or NULL. Anything in the file that is not understood is an
- * error that names it by JSON path. Nothing of the JSON is kept. Immutable afterwards: any number of threads may use it. */
+ * error that names it by JSON path; truncation and padding are read and not applied. Nothing of the JSON is kept. Immutable
+ * afterwards: any number of threads may use it. */
 oz_status oz_tok_new(oz_tok **out, const json_t *tokenizer, const json_t *config, oz_err *err);
 void oz_tok_free(oz_tok **t);
 int32_t oz_tok_vocab_size(const oz_tok *t); /* highest id + 1 */

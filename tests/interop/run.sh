@@ -21,5 +21,6 @@ status=0
 "$venv/bin/python" tests/interop/gguf_types.py ./ounce "$work" || status=1
 if [ -n "$gguf" ]; then "$venv/bin/python" tests/interop/gguf_kl.py ./ounce "$gguf" "$text" "$work" --windows "${WINDOWS:-4}" || status=1
 else echo "gguf_kl.py is left out: it starts from the GGUF, and $source is none" >&2; fi
+"$venv/bin/python" tests/interop/tokenizers_random.py ./ounce --seconds 120 || status=1
 "$venv/bin/python" tests/interop/safetensors_bytes.py check "$work"/W* "$work"/FP8_DYNAMIC || status=1
 exit $status
