@@ -15,7 +15,7 @@ static void use(const json_t *tokenizer) {
     }
     oz_ids ids = {0};
     oz_buf text = {0};
-    if (oz_tok_encode(&ids, tok, " a  b\nc\xc3\xa9", 9, true, &err) == OZ_OK) oz_tok_decode(&text, tok, ids.data, ids.len, false);
+    if (oz_tok_encode(&ids, tok, " a  b\nc\xc3\xa9", 9, true, &err) == OZ_OK) oz_tok_decode(&text, tok, ids.data, ids.len, false, &err);
     oz_free(ids.data);
     oz_buf_deinit(&text);
     oz_tok_free(&tok);
