@@ -4,13 +4,16 @@
 set -eu
 cd "$(dirname "$0")/../.."
 work=build/interop venv=build/venv text=${TEXT:-bench/text/demo.txt}
-packages="torch transformers==5.23.* compressed-tensors==0.20.* safetensors>=0.8 gguf llama-cpp-python numpy"
+packages="torch transformers==5.23.* compressed-tensors==0.20.* safetensors>=0.8 gguf llama-cpp-python numpy sentencepiece protobuf tiktoken"
+vocabularies="mistral-common dashscope" # for files in them
 
-if ! "$venv/bin/python" -c 'import torch, transformers, compressed_tensors, gguf, llama_cpp' 2>/dev/null; then
+if ! "$venv/bin/python" -c 'import torch, transformers, compressed_tensors, gguf, llama_cpp, sentencepiece, tiktoken' 2>/dev/null; then
     echo "installing $packages into $venv" >&2
     python3 -m venv "$venv"
     # shellcheck disable=SC2086
     "$venv/bin/pip" install --quiet $packages
+    # shellcheck disable=SC2086
+    "$venv/bin/pip" install --quiet --no-deps $vocabularies
 fi
 mkdir -p "$work"
 source=$(scripts/fetch_smollm2.sh)
@@ -22,5 +25,6 @@ status=0
 if [ -n "$gguf" ]; then "$venv/bin/python" tests/interop/gguf_kl.py ./ounce "$gguf" "$text" "$work" --windows "${WINDOWS:-4}" || status=1
 else echo "gguf_kl.py is left out: it starts from the GGUF, and $source is none" >&2; fi
 "$venv/bin/python" tests/interop/tokenizers_random.py ./ounce --seconds 120 || status=1
+"$venv/bin/python" tests/interop/vocab.py ./ounce "$work" || status=1
 "$venv/bin/python" tests/interop/safetensors_bytes.py check "$work"/W* "$work"/FP8_DYNAMIC || status=1
 exit $status
