@@ -180,6 +180,7 @@ oz_status oz_ckpt_open(oz_ckpt **out, const char *model, oz_err *err) {
     char *path;
     OZ_TRY(oz_hub_resolve(&path, model, err));
     oz_status st = path_open(out, path, err);
+    if (st == OZ_E_NOT_FOUND && strcmp(path, model) != 0) oz_err_prefix(err, "`ounce pull %s` completes it", model); /* others leave snapshots of some files */
     oz_free(path);
     return st;
 }

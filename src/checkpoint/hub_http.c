@@ -81,15 +81,23 @@ static const char *header(CURL *curl, const char *name) {
     return curl_easy_header(curl, name, 0, CURLH_HEADER, -1, &found) == CURLHE_OK ? found->value : NULL;
 }
 
+/* What a server says, for a message: a terminal is not to be spoken to by it. */
+static void text_copy(char *out, size_t size, const char *s) {
+    snprintf(out, size, "%s", s ? s : "");
+    for (; *out; out++)
+        if ((unsigned char)*out < ' ' || *out == 127) *out = '?';
+}
+
 /* The body is about to come: at which byte of the whole does it begin? */
 static oz_status body_begin(attempt *a) {
     long status = 0;
     int64_t from = 0;
     curl_easy_getinfo(a->h->curl, CURLINFO_RESPONSE_CODE, &status);
     if (status == 206) {
-        const char *range = header(a->h->curl, "Content-Range");
-        OZ_NEED(range && sscanf(range, "bytes %" SCNd64 "-", &from) == 1 && from == a->from, a->err, OZ_E_FORMAT,
-                "the server was asked for bytes from %" PRId64 " and answers with Content-Range: %.80s", a->from, range ? range : "nothing");
+        char range[80];
+        text_copy(range, sizeof range, header(a->h->curl, "Content-Range"));
+        OZ_NEED(sscanf(range, "bytes %" SCNd64 "-", &from) == 1 && from == a->from, a->err, OZ_E_FORMAT,
+                "the server was asked for bytes from %" PRId64 " and answers with Content-Range: %s", a->from, *range ? range : "nothing");
     }
     a->begun = true;
     return a->sink->begin(a->sink->self, from, a->err);
@@ -173,9 +181,8 @@ static bool may_pass(CURLcode c) {
 static void reply_read(oz_http_reply *r, CURL *curl) {
     *r = (oz_http_reply){0};
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &r->status);
-    const char *code = header(curl, "X-Error-Code"), *message = header(curl, "X-Error-Message");
-    if (code) snprintf(r->code, sizeof r->code, "%s", code);
-    if (message) snprintf(r->message, sizeof r->message, "%s", message);
+    text_copy(r->code, sizeof r->code, header(curl, "X-Error-Code"));
+    text_copy(r->message, sizeof r->message, header(curl, "X-Error-Message"));
 }
 
 /* OZ_E_INTERRUPTED, OZ_OK (done or refused), or *again with the reason in `why` and the pause that the server asks for, 0: none. */

@@ -84,7 +84,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if mode == "gated" and self.headers.get("Authorization") != "Bearer good":
             return self.reply(403, X_Error_Code="GatedRepo", X_Error_Message="Access to model gated/m is restricted.")
         if mode == "hidden":
-            return self.reply(401, X_Error_Code="RepoNotFound", X_Error_Message="Repository not found")
+            return self.reply(401, X_Error_Code="RepoNotFound", X_Error_Message="Repository not\x1b[2J found")
         if mode == "busy" and n_seen[path] == 1:
             return self.reply(429, Retry_After="1")
         if mode == "later":
