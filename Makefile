@@ -111,6 +111,11 @@ $(B)/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/libounce.a
 interop: ounce
 	tests/interop/run.sh
 
+# Speed beside llama.cpp on the same tokens (bench/peers.py says how). Builds the peer from its package into build/venv-peers, unless PYTHON= names one
+# that has it. ARGS: --threads 1,2, --rounds 5, --realtime, --json FILE. MODEL=FILE.gguf: another model than SmolLM2-135M-Instruct.
+bench-peers: ounce
+	bench/peers.sh $(ARGS)
+
 # The manual page comes from the option tables.
 man: ounce
 	@mkdir -p docs
@@ -118,6 +123,6 @@ man: ounce
 
 clean:
 	rm -rf build ounce
-.PHONY: all clean unit check test demo fuzz fuzz-programs man
+.PHONY: all clean unit check test demo bench-peers fuzz fuzz-programs man
 .SECONDARY:
 -include $(shell find build -name '*.d' 2>/dev/null)

@@ -79,6 +79,7 @@ static void run_gemm(const bench *b, void *arg, int64_t i) {
 static oz_status bench_gemm(bench *b, oz_codec codec, oz_form form, const char *slot, const int64_t shape[3], oz_err *err) {
     if ((b->only && !strstr(slot, b->only)) || !oz_cpu_multiplies(b->dev, codec, form)) return OZ_OK;
     int64_t rows = shape[0], cols = shape[1], n_tok = shape[2];
+    if (oz_codec_get(codec)->plain && cols % oz_dtype_get(oz_codec_get(codec)->dtype)->block_elems) return OZ_OK; /* no such weight */
     oz_weight w = {.codec = codec, .rows = rows, .cols = cols, .row_bytes = oz_codec_row_bytes(codec, cols), .scale_dtype = OZ_DTYPE_F32};
     w.group_size = codec == OZ_CODEC_I4P ? 64 : cols;
     uint8_t *codes = oz_alloc_array((size_t)rows, (size_t)w.row_bytes);

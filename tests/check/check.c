@@ -17,6 +17,8 @@ GEMM_SUITE(bf16_bf16, OZ_WKIND_BF16, OZ_FORM_BF16)
 GEMM_SUITE(i8_bf16, OZ_WKIND_I8, OZ_FORM_BF16)
 GEMM_SUITE(i4_bf16, OZ_WKIND_I4, OZ_FORM_BF16)
 GEMM_SUITE(f8_bf16, OZ_WKIND_F8, OZ_FORM_BF16)
+GEMM_SUITE(u4_bf16, OZ_WKIND_U4, OZ_FORM_BF16)
+GEMM_SUITE(l4_bf16, OZ_WKIND_L4, OZ_FORM_BF16)
 GEMM_SUITE(i8_f32, OZ_WKIND_I8, OZ_FORM_F32)
 GEMM_SUITE(i8_q8, OZ_WKIND_I8, OZ_FORM_Q8)
 GEMM_SUITE(i4_f32, OZ_WKIND_I4, OZ_FORM_F32)
@@ -40,6 +42,8 @@ const ck_suite ck_suites[] = {
     {"gemm_i8_bf16", "u K sum|wx|", run_i8_bf16},
     {"gemm_i4_bf16", "u K sum|wx|", run_i4_bf16},
     {"gemm_f8_bf16", "u K sum|wx|", run_f8_bf16},
+    {"gemm_u4_bf16", "u K sum|wx|", run_u4_bf16},
+    {"gemm_l4_bf16", "u K sum|wx|", run_l4_bf16},
     {"norm", "u (4 + n/16)", ck_norm},
     {"quantize_q8", "exact", ck_quantize_q8},
     {"quantize_f8", "exact", ck_quantize_f8},

@@ -3,12 +3,8 @@
 #define OZ_KERNEL_GEMM_AVX512_H
 #include "kernel/x86/panel.h"
 
-/* 64 bytes of codes are a chunk: so many columns of a panel's 16 rows. Panels are padded to whole ones. */
-static inline int oz_chunk_cols_avx512(oz_wkind kind) {
-    static const int cols[OZ_WKIND_COUNT] = {
-        [OZ_WKIND_F32] = 1, [OZ_WKIND_F16] = 2, [OZ_WKIND_BF16] = 2, [OZ_WKIND_I8] = 4, [OZ_WKIND_F8] = 4, [OZ_WKIND_I4] = 8};
-    return cols[kind];
-}
+/* Panels are padded to whole units of so many columns. */
+enum { OZ_UNIT_AVX512 = 16 };
 
 /* F8 panels end with a float a row, NaN where a code of the row is NaN and else -0, to be added to the sum. */
 const float *oz_nan_rows_avx512(const oz_cpu_packed *w, int64_t panel);

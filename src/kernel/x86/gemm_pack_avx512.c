@@ -1,17 +1,17 @@
 /* Panels of the AVX-512 products: packing, reading a row back, and the rows of the table. gemm_avx512.c says how a panel is laid out, and why. */
 #include "kernel/x86/gemm_avx512.h"
 
-static size_t panel_bytes(oz_wkind kind, int64_t cols) {
-    const int64_t chunk = oz_chunk_cols_avx512(kind);
-    return (size_t)((cols + chunk - 1) / chunk) * 64;
+static size_t panel_bytes(int bits, int64_t cols) {
+    const int64_t units = (cols + OZ_UNIT_AVX512 - 1) / OZ_UNIT_AVX512;
+    return (size_t)(units * OZ_UNIT_AVX512 * OZ_PANEL / 8 * bits);
 }
-static size_t panel_bytes_f32(int64_t cols) { return panel_bytes(OZ_WKIND_F32, cols); }
-static size_t panel_bytes_f16(int64_t cols) { return panel_bytes(OZ_WKIND_F16, cols); }
-static size_t panel_bytes_bf16(int64_t cols) { return panel_bytes(OZ_WKIND_BF16, cols); }
-static size_t panel_bytes_i8(int64_t cols) { return panel_bytes(OZ_WKIND_I8, cols); }
-static size_t panel_bytes_u8(int64_t cols) { return panel_bytes(OZ_WKIND_I8, cols); }
-static size_t panel_bytes_i4(int64_t cols) { return panel_bytes(OZ_WKIND_I4, cols); }
-static size_t panel_bytes_f8(int64_t cols) { return panel_bytes(OZ_WKIND_F8, cols) + OZ_PANEL * sizeof(float); }
+static size_t panel_bytes_f32(int64_t cols) { return panel_bytes(32, cols); }
+static size_t panel_bytes_f16(int64_t cols) { return panel_bytes(16, cols); }
+static size_t panel_bytes_bf16(int64_t cols) { return panel_bytes(16, cols); }
+static size_t panel_bytes_i8(int64_t cols) { return panel_bytes(8, cols); }
+static size_t panel_bytes_u8(int64_t cols) { return panel_bytes(8, cols); }
+static size_t panel_bytes_i4(int64_t cols) { return panel_bytes(4, cols); }
+static size_t panel_bytes_f8(int64_t cols) { return panel_bytes(8, cols) + OZ_PANEL * sizeof(float); }
 
 /* Codes plus 128, unsigned: a padded column is no zero then, but meets zeros of x. */
 #define TO_U8(v) (uint8_t)((int)(v) + 128)
@@ -22,7 +22,7 @@ OZ_ARRAY_KIND(bf16, uint16_t, OZ_AT_PAIRS, OZ_TO_BF16, OZ_OF_BF16)
 OZ_ARRAY_KIND(i8, int8_t, OZ_AT_QUADS, OZ_TO_I8, (float))
 OZ_ARRAY_KIND(u8, uint8_t, OZ_AT_QUADS, TO_U8, OF_U8)
 
-/* ---- int4: of a chunk of 8 columns, 16-bit word 2i + k % 2 holds columns k, k + 2, k + 4, k + 6 of row i, low nibble first ---- */
+/* ---- 4 bits: of a chunk of 8 columns, 16-bit word 2i + k % 2 holds columns k, k + 2, k + 4, k + 6 of row i, low nibble first ---- */
 
 static size_t word_i4(int64_t k, int i) { return (size_t)(k / 8 * 2 * OZ_PANEL + 2 * i + k % 2); }
 static int shift_i4(int64_t k) { return (int)(k % 8 / 2 * 4); }
@@ -40,14 +40,19 @@ static void read_i4(float *dst, const uint8_t *panel, int lane, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) dst[k] = (float)((((s[word_i4(k, lane)] >> shift_i4(k)) & 15) ^ 8) - 8);
 }
 
+static void read_u4(float *dst, const uint8_t *panel, int lane, int64_t cols) {
+    const uint16_t *s = (const uint16_t *)panel;
+    for (int64_t k = 0; k < cols; k++) dst[k] = (float)(s[word_i4(k, lane)] >> shift_i4(k) & 15);
+}
+
 /* ---- e4m3: an array of codes, and the rows with NaN ---- */
 
 const float *oz_nan_rows_avx512(const oz_cpu_packed *w, int64_t panel) {
-    return (const float *)(w->codes + (size_t)panel * w->panel_bytes + panel_bytes(OZ_WKIND_F8, w->head.cols));
+    return (const float *)(w->codes + (size_t)panel * w->panel_bytes + panel_bytes(8, w->head.cols));
 }
 
 static void pack_f8(uint8_t *dst, const float *codes, int64_t cols) {
-    float *nan_rows = (float *)(dst + panel_bytes(OZ_WKIND_F8, cols));
+    float *nan_rows = (float *)(dst + panel_bytes(8, cols));
     for (int i = 0; i < OZ_PANEL; i++) nan_rows[i] = -0.0f;
     for (int64_t k = 0; k < cols; k++) {
         for (int i = 0; i < OZ_PANEL; i++) {
@@ -62,11 +67,18 @@ static void read_f8(float *dst, const uint8_t *panel, int lane, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) dst[k] = oz_f32_from_e4m3(panel[OZ_AT_QUADS(k, lane)]);
 }
 
-OZ_GET_ROW(f32) OZ_GET_ROW(f16) OZ_GET_ROW(bf16) OZ_GET_ROW(i8) OZ_GET_ROW(u8) OZ_GET_ROW(i4) OZ_GET_ROW(f8)
+OZ_GET_ROW(f32) OZ_GET_ROW(f16) OZ_GET_ROW(bf16) OZ_GET_ROW(i8) OZ_GET_ROW(u8) OZ_GET_ROW(i4) OZ_GET_ROW(f8) OZ_GET_ROW(u4)
+
+static void get_row_l4(float *dst, const oz_cpu_packed *w, int64_t r) {
+    read_u4(dst, w->codes + (size_t)(r / OZ_PANEL) * w->panel_bytes, (int)(r % OZ_PANEL), w->head.cols);
+    for (int64_t k = 0; k < w->head.cols; k++) dst[k] = w->codebook[(int)dst[k]];
+    oz_scale_codes(dst, w, r);
+}
 
 typedef struct gemm_entry { oz_wkind kind; oz_form form; oz_gemm_row row; } gemm_entry;
 
 #define ROW(name, low, gemm) {name, OZ_PANEL, panel_bytes_##low, pack_##low, gemm, get_row_##low}
+#define ROW_4(name, low, gemm) {name, OZ_PANEL, panel_bytes_i4, pack_i4, gemm, get_row_##low}
 static const gemm_entry entries[] = {
     {OZ_WKIND_F32, OZ_FORM_F32, ROW("gemm_f32_f32__avx512", f32, oz_gemm_f32__avx512)},
     {OZ_WKIND_F16, OZ_FORM_F32, ROW("gemm_f16_f32__avx512", f16, oz_gemm_f32__avx512)},
@@ -77,6 +89,10 @@ static const gemm_entry entries[] = {
     {OZ_WKIND_I8, OZ_FORM_Q8, ROW("gemm_i8_q8__avx512", u8, oz_gemm_q8__avx512)},
     {OZ_WKIND_I4, OZ_FORM_F32, ROW("gemm_i4_f32__avx512", i4, oz_gemm_f32__avx512)},
     {OZ_WKIND_I4, OZ_FORM_BF16, ROW("gemm_i4_bf16__avx512", i4, oz_gemm_bf16__avx512)},
+    {OZ_WKIND_U4, OZ_FORM_F32, ROW_4("gemm_u4_f32__avx512", u4, oz_gemm_f32__avx512)},
+    {OZ_WKIND_U4, OZ_FORM_BF16, ROW_4("gemm_u4_bf16__avx512", u4, oz_gemm_bf16__avx512)},
+    {OZ_WKIND_L4, OZ_FORM_F32, ROW_4("gemm_l4_f32__avx512", l4, oz_gemm_f32__avx512)},
+    {OZ_WKIND_L4, OZ_FORM_BF16, ROW_4("gemm_l4_bf16__avx512", l4, oz_gemm_bf16__avx512)},
     {OZ_WKIND_F8, OZ_FORM_F32, ROW("gemm_f8_f32__avx512", f8, oz_gemm_f32__avx512)},
     {OZ_WKIND_F8, OZ_FORM_BF16, ROW("gemm_f8_bf16__avx512", f8, oz_gemm_bf16__avx512)},
     {OZ_WKIND_F8, OZ_FORM_F8, ROW("gemm_f8_f8__avx512", f8, oz_gemm_f32__avx512)},
