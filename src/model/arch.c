@@ -203,9 +203,6 @@ oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckp
             (long long)d.n_experts, MAX_EXPERTS);
     for (int layer = -1; layer < d.n_layers; layer++)
         for (const oz_arch_row *const *t = arch->tables; *t; t++) list_table(out, &cap, &d, &names, *t, layer);
-    out->window = arch->layer(&d, 0).window;
-    for (int64_t i = 1; i < d.n_layers; i++)
-        if (arch->layer(&d, i).window != out->window) out->window = -1;
     return OZ_OK;
 }
 

@@ -12,7 +12,8 @@ static const struct { const char *key; double neutral; } mathematics[] = {
     {"logits_scaling", 1},         {"logit_scale", 1},             {"scale_emb", 1},               {"scale_depth", NAN},         {"clip_qkv", 0},
     {"use_qk_norm", 0},            {"qk_layernorm", 0},            {"use_mrope", 0},               {"use_bidirectional_attention", 0}, {"use_parallel_residual", 0},
     {"alibi", 0},                  {"attention_chunk_size", 0},    {"no_rope_layers", 0},          {"no_rope_layer_interval", 0}, {"rope_interleave", 0},
-    {"rope_interleaved", 0},       {"qkv_bias", 0},                {"attn_temperature_tuning", 0}, {"add_cross_attention", 0}};
+    {"rope_interleaved", 0},       {"qkv_bias", 0},                {"attn_temperature_tuning", 0}, {"add_cross_attention", 0},
+    {"lm_head_bias", 0}};
 
 static bool is_neutral(const json_t *v, double neutral) {
     if (json_is_array(v)) return json_array_size(v) == 0;

@@ -29,7 +29,7 @@ typedef struct oz_arch_tensor {   /* one tensor that a config calls for */
     int64_t rows, cols;           /* vectors: rows, and cols 0 */
     float plus;                   /* added to the stored values of a vector: 1 for norms that store w - 1 */
 } oz_arch_tensor;
-typedef struct oz_arch_list { oz_arch_tensor *items; size_t n; int64_t window; /* that every layer has; 0: none, -1: layers differ */ } oz_arch_list;
+typedef struct oz_arch_list { oz_arch_tensor *items; size_t n; } oz_arch_list;
 /* All tensors of a config (config.json); OZ_E_UNSUPPORTED names an unknown model_type. Also checks the config. */
 /* ckpt: whose names are meant where libraries differ on them (a text part inside a larger model); NULL: as they are published. */
 oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckpt *ckpt, oz_err *err);

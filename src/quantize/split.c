@@ -34,7 +34,7 @@ struct oz_ffn_split {
 /* ---- planning ---- */
 
 /* Where the two kinds of config take different things for granted, the dense one's meaning is written out. */
-static json_t *new_config(const json_t *config, int64_t window, int64_t n_experts) {
+static json_t *new_config(const json_t *config, int64_t n_experts) {
     json_t *c = json_deep_copy(config);
     static const char *const gone[] = {"attention_bias", "mlp_bias", "sliding_window"};
     for (size_t i = 0; i < sizeof gone / sizeof *gone; i++) json_object_del(c, gone[i]);
@@ -43,7 +43,6 @@ static json_t *new_config(const json_t *config, int64_t window, int64_t n_expert
     if (json_object_get(config, "rope_parameters")) json_object_del(defaults, "rope_theta");
     json_object_update_missing(c, defaults);
     json_decref(defaults);
-    if (window > 0) json_object_set_new(c, "sliding_window", json_integer(window));
     json_object_set_new(c, "model_type", json_string("mixtral"));
     json_object_set_new(c, "architectures", json_pack("[s]", "MixtralForCausalLM"));
     json_object_set_new(c, "num_local_experts", json_integer(n_experts));
@@ -61,7 +60,6 @@ static oz_status check_source(const oz_ffn_split *s, oz_err *err) {
     OZ_NEED(type && strcmp(type, SOURCE) == 0, err, OZ_E_UNSUPPORTED, "config.json.model_type: \"%s\"; " SPLITS, type ? type : "");
     OZ_NEED(s->n_experts >= 1 && s->n_experts <= MAX_EXPERTS && (s->n_experts & (s->n_experts - 1)) == 0, err, OZ_E_USAGE, "--split-ffn: must be a power of two, 1 to %d, found %lld",
             MAX_EXPERTS, (long long)s->n_experts);
-    OZ_NEED(s->from.window >= 0, err, OZ_E_UNSUPPORTED, "%s: some layers see a window and some do not, which a mixture of experts cannot say", oz_ckpt_path(s->ckpt));
     OZ_NEED(ffn % s->n_experts == 0, err, OZ_E_ARG, "--split-ffn: must divide intermediate_size %lld, found %lld", (long long)ffn, (long long)s->n_experts);
     return OZ_OK;
 }
@@ -102,7 +100,7 @@ static oz_status bind_item(oz_ffn_split *s, item *it, bool *used, oz_err *err) {
 static oz_status plan(oz_ffn_split *s, oz_err *err) {
     OZ_TRY(oz_arch_list_new(&s->from, oz_ckpt_config(s->ckpt), s->ckpt, err));
     OZ_TRY(check_source(s, err));
-    s->config = new_config(oz_ckpt_config(s->ckpt), s->from.window, s->n_experts);
+    s->config = new_config(oz_ckpt_config(s->ckpt), s->n_experts);
     s->dtype = oz_arch_dtype(s->config);
     OZ_TRY(oz_arch_list_new(&s->to, s->config, NULL, err));
     s->items = oz_alloc_array(s->to.n, sizeof *s->items);

@@ -82,11 +82,6 @@ $OUNCE quantize "$T/m" -o "$T/q" --scheme W8A16 -q --force >/dev/null
 same 'quantized, its other parts are ignored by name' 'true' "$(jq '.quantization_config.ignore | index("vision_tower.encoder.layers.0.mlp.fc1") != null' "$T/q/config.json")"
 ok 'and it runs' test -n "$(logits "$T/q")"
 
-# What a mixture of experts makes of a dense model's window.
-$OUNCE synth --split-ffn 2 $M/mistral -o "$T/moe" -q --force >/dev/null
-same 'a window stays in a mixture of experts' "$(greedy $M/mistral "$T/ids" | xargs)" "$(greedy "$T/moe" "$T/ids" | xargs)"
-fails 'windows by layer do not' 1 'some layers see a window and some do not' $OUNCE synth --split-ffn 2 $M/gemma2 -o "$T/moe" --force
-
 # MODEL JQ TEXT
 refused() {
     rm -rf "$T/m" && cp -r $M/$1 "$T/m" && chmod -R u+w "$T/m"
