@@ -15,8 +15,9 @@ enum { MAX_FILE_BYTES = 64 << 20 };
 static const struct {
     const char *name; /* with or without "Fast" */
     bool adds_bos, adds_eos;
-} CLASSES[] = {{"", false, false}, {"LlamaTokenizer", true, false}, {"CodeLlamaTokenizer", true, false}, {"GemmaTokenizer", true, false}, {"T5Tokenizer", false, true},
-               {"InternLMTokenizer", true, false}, {"InternLM2Tokenizer", true, false}};
+    int n_extra; /* <extra_id_N> behind the file's tokens, the last one first; the config's extra_ids says otherwise */
+} CLASSES[] = {{"", false, false, 0}, {"LlamaTokenizer", true, false, 0}, {"CodeLlamaTokenizer", true, false, 0}, {"GemmaTokenizer", true, false, 0}, {"T5Tokenizer", false, true, 100},
+               {"InternLMTokenizer", true, false, 0}, {"InternLM2Tokenizer", true, false, 0}};
 
 /* Ranks whose split pattern is known, by the name of their file: a row of gguf_pre.c's table, and the tokens behind the ranks. */
 static const struct {
@@ -125,14 +126,24 @@ static oz_status config_apply(oz_tokens *t, const oz_text_files *f, const char *
 
 /* ---- the two formats ---- */
 
-static oz_status class_find(oz_tokens *t, const json_t *config, oz_err *err) {
+static oz_status extra_add(oz_tokens *t, const json_t *config, int64_t n, oz_err *err) {
+    OZ_TRY(oz_json_int(&n, config, "tokenizer_config.json", "extra_ids", 0, 10000, err));
+    for (int64_t i = n; i-- > 0 && !json_object_get(config, "added_tokens_decoder");) {
+        char text[32];
+        snprintf(text, sizeof text, "<extra_id_%" PRId64 ">", i);
+        OZ_TRY(token_put(t, (int64_t)t->n, oz_slice_view(text), OZ_TOKEN_CONTROL, err));
+    }
+    return OZ_OK;
+}
+
+static oz_status class_apply(oz_tokens *t, const json_t *config, oz_err *err) {
     const char *name = "";
     OZ_TRY(oz_json_str(&name, config, "tokenizer_config.json", "tokenizer_class", err));
     const size_t n = strlen(name) - (oz_str_ends(name, "Fast") ? 4 : 0);
     for (size_t i = 0; i < sizeof CLASSES / sizeof *CLASSES; i++) {
         if (strlen(CLASSES[i].name) != n || memcmp(name, CLASSES[i].name, n) != 0) continue;
         t->adds_bos = CLASSES[i].adds_bos, t->adds_eos = CLASSES[i].adds_eos;
-        return OZ_OK;
+        return CLASSES[i].n_extra ? extra_add(t, config, CLASSES[i].n_extra, err) : OZ_OK;
     }
     OZ_FAIL(err, OZ_E_UNSUPPORTED, "tokenizer_config.json: tokenizer_class: %.80s with a tokenizer.model and no tokenizer.json: not known here how it numbers tokens", name);
 }
@@ -140,7 +151,7 @@ static oz_status class_find(oz_tokens *t, const json_t *config, oz_err *err) {
 static oz_status spm_translate(oz_text_files *out, oz_tokens *t, oz_slice file, const char *dir, const char *where, oz_err *err) {
     oz_spm_rules r;
     OZ_TRY(oz_spm_read(t, &r, file, where, err));
-    OZ_TRY(class_find(t, out->tokenizer_config, err));
+    OZ_TRY(class_apply(t, out->tokenizer_config, err));
     OZ_TRY(config_apply(t, out, dir, err));
     int prefix = r.dummy_prefix, legacy = 1;
     OZ_TRY(oz_json_bool(&prefix, out->tokenizer_config, "tokenizer_config.json", "add_prefix_space", err));

@@ -18,6 +18,7 @@ special() { printf 'a' | $OUNCE tokenize "$1" --special 2>&1; }
 plain() { printf 'a' | $OUNCE tokenize "$1"; }
 same 'Llama: bos' "1 $(plain $golden/bpe)" "$(special $golden/bpe)"
 same 'T5: eos' "$(plain $golden/unigram) 1" "$(special $golden/unigram)"
+same 'T5: sentinels behind the vocabulary' "519 $(plain $golden/unigram) 420" "$(printf '<extra_id_0>a<extra_id_99>' | $OUNCE tokenize $golden/unigram)"
 same 'Gemma: bos' "2 $(plain $golden/symbols)" "$(special $golden/symbols)"
 same 'Llama 3: bos' "500 $(plain $golden/tiktoken)" "$(special $golden/tiktoken)"
 same 'GGUF, llama: bos' "1 $(plain $golden/bpe)" "$(special $golden/gguf-llama/model.gguf)"
