@@ -20,7 +20,7 @@ $OUNCE template --jsonl <"$T/lines" >"$T/answers"
 same 'a bad line does not end the run' 0 $?
 same 'lines' '{"text":"1"}
 {"error":"chat template, line 1: '"'x'"' is undefined"}
-{"error":"the line: line 1, column 8: invalid token near '"'nonsense'"'"}
+{"error":"the line: column 8: invalid token near '"'nonsense'"'"}
 {"error":"template: must be a string, found 7"}
 {"text":"09:05"}
 {"error":"now: expected a time like 2026-03-07T09:05:03, found \"noon\""}' "$(cat "$T/answers")"

@@ -22,7 +22,7 @@ $OUNCE tokenize $smol --jsonl <"$T/lines" >"$T/answers"
 same 'a bad line does not end the run' 0 $?
 same 'lines' '{"ids":[19556]}
 {"error":"text: must be a string, found 5"}
-{"error":"the line: line 1, column 8: invalid token near '"'nonsense'"'"}
+{"error":"the line: column 8: invalid token near '"'nonsense'"'"}
 {"ids":[]}' "$(cat "$T/answers")"
 same 'lines back' '{"text":"Hello"}
 {"error":"ids[1]: must be an integer, found \"x\""}
