@@ -56,7 +56,7 @@ $(B)/libounce.a: $(LIB_OBJ)
 # ISA flags are per object file and nowhere else.
 %_avx2.o: ISA := -mavx2 -mfma -mf16c
 %_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mfma -mf16c
-%_amx.o: ISA := -mamx-tile -mamx-int8 -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq
+%_amx.o: ISA := -mamx-tile -mamx-int8 -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -82,10 +82,17 @@ CHECK_SRC := $(sort $(wildcard tests/check/*.c))
 $(B)/check: $(CHECK_SRC:%.c=$(B)/%.o) $(B)/libounce.a
 	$(CC) $(ALL_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-check: $(if $(CHECK_SRC),$(B)/check)
+check: $(if $(CHECK_SRC),$(B)/check $(B)/check-emulated)
 
 # The checker over CUDA kernels that carry the bugs of kernel/cuda/mutate.h; their objects come before the library, which has them without.
 $(B)/check-mutated: $(CHECK_SRC:%.c=$(B)/%.o) $(CUDA_OBJ:build/cuda/%=build/cuda-mutated/%) $(B)/libounce.a
+	$(CC) $(ALL_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+# The checker with AMX computed in plain C (tests/check/emulate): level amx on any machine with AVX-512. The emulation's objects come before the library.
+$(B)/emulated/%.o: %.c Makefile tests/check/emulate/amx.h
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC $< (AMX emulated)";) $(CC) $(ALL_CFLAGS) $(ISA) -include tests/check/emulate/amx.h -c -o $@ $<
+$(B)/check-emulated: $(CHECK_SRC:%.c=$(B)/%.o) $(B)/tests/check/emulate/amx.o $(patsubst %.c,$(B)/emulated/%.o,$(wildcard src/kernel/x86/*_amx.c)) $(B)/libounce.a
 	$(CC) $(ALL_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 # Everything that CI runs, on programs built with ASan and UBSan; ./ounce without them, for tests of speed and memory.

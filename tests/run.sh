@@ -38,6 +38,9 @@ for t in "$build"/unit/test_*; do
     [ -x "$t" ] && [ -e "tests/unit/$(basename "$t").c" ] && run "unit/${t##*/test_}" "$t"
 done
 [ -x "$CHECK" ] && run check "$CHECK" && run mutations "$CHECK" --mutations
+if [ -x "$CHECK-emulated" ] && grep -qw avx512_bf16 /proc/cpuinfo; then # AMX, in plain C, on what AVX-512 machine there is
+    run check-amx "$CHECK-emulated" --level amx && run mutations-amx "$CHECK-emulated" --mutations --level amx --only gemm
+fi
 for t in tests/e2e/*.sh; do
     [ -e "$t" ] && run "e2e/$(basename "$t" .sh)" bash "$t"
 done

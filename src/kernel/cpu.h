@@ -86,6 +86,9 @@ typedef struct oz_cpu_table {
 void oz_cpu_init_ref(oz_cpu_table *t);
 void oz_cpu_init_avx2(oz_cpu_table *t);
 void oz_cpu_init_avx512(oz_cpu_table *t);
+void oz_cpu_init_amx(oz_cpu_table *t);
+uint64_t oz_xcr0(void);   /* states that the system saves; where there is XSAVE */
+bool oz_amx_usable(void); /* and Linux permits it */
 /* Levels that this machine and its operating system can run (CPUID and XCR0), worst first; NULL-terminated names. */
 const char *const *oz_cpu_levels(void);
 /* Fills *t for `level` ("auto": the best). OZ_E_USAGE names the levels there are. */

@@ -11,7 +11,7 @@
 
 enum { XCR0_SSE_AVX = 0x6, XCR0_AVX512 = 0xe0 | XCR0_SSE_AVX };
 
-static uint64_t xcr0(void) {
+uint64_t oz_xcr0(void) {
     uint32_t lo, hi;
     __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
     return (uint64_t)hi << 32 | lo;
@@ -23,14 +23,14 @@ static bool has_avx2(void) {
     uint32_t a, b, c, d, c1;
     if (!__get_cpuid(1, &a, &b, &c1, &d)) return false;
     uint32_t want = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C;
-    if ((c1 & want) != want || (xcr0() & XCR0_SSE_AVX) != XCR0_SSE_AVX) return false;
+    if ((c1 & want) != want || (oz_xcr0() & XCR0_SSE_AVX) != XCR0_SSE_AVX) return false;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
 }
 
 /* F, BW, VL, DQ, and for products VNNI and BF16: Zen 4, Sapphire Rapids and later. What has less runs AVX2. */
 static bool has_avx512(void) {
     uint32_t a, b, c, d, a1;
-    if ((xcr0() & XCR0_AVX512) != XCR0_AVX512 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    if ((oz_xcr0() & XCR0_AVX512) != XCR0_AVX512 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
     const uint32_t want = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
     if ((b & want) != want || !(c & bit_AVX512VNNI)) return false;
     return __get_cpuid_count(7, 1, &a1, &b, &c, &d) && (a1 & bit_AVX512BF16);
@@ -38,11 +38,12 @@ static bool has_avx512(void) {
 
 typedef struct cpu_level { const char *name; bool (*has)(void); void (*init)(oz_cpu_table *t); } cpu_level;
 
-/* Read top to bottom. AMX (XCR0 bits 17, 18 and the permission that Linux wants asked for) is a row below these. */
+/* Read top to bottom. */
 static const cpu_level staircase[] = {
     {"ref", has_ref, oz_cpu_init_ref},
     {"avx2", has_avx2, oz_cpu_init_avx2},
     {"avx512", has_avx512, oz_cpu_init_avx512},
+    {"amx", oz_amx_usable, oz_cpu_init_amx},
 };
 enum { N_LEVELS = sizeof staircase / sizeof *staircase };
 

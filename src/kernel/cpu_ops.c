@@ -262,18 +262,27 @@ static void rope(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_
     split(d, n_tok, n_heads * half * 2, rope_rows, &j);
 }
 
+typedef struct kv_job { const oz_kv *kv; const oz_seg *seg; const float *k, *v; int64_t ld; } kv_job;
+
+static void kv_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const kv_job *j = arg;
+    const oz_kv *kv = j->kv;
+    const int64_t hd = kv->head_dim;
+    for (int64_t t = begin; t < end; t++) {
+        const int64_t pos = j->seg->pos0 + t, block = j->seg->blocks[pos / OZ_KV_BLOCK], row = (j->seg->tok0 + t) * j->ld;
+        for (int64_t h = 0; h < kv->n_heads_kv; h++) {
+            const int64_t at = ((block * kv->n_heads_kv + h) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK) * hd;
+            memcpy(kv->k + at, j->k + row + h * hd, (size_t)hd * sizeof *j->k);
+            memcpy(kv->v + at, j->v + row + h * hd, (size_t)hd * sizeof *j->v);
+        }
+    }
+}
+
 static void kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld) {
     const oz_batch *b = oz_cpu(d)->batch;
-    int64_t hd = kv->head_dim;
     for (const oz_seg *s = b->segs; s < b->segs + b->n_segs; s++) {
-        for (int64_t t = 0; t < s->n_tok; t++) {
-            int64_t pos = s->pos0 + t, block = s->blocks[pos / OZ_KV_BLOCK], row = (s->tok0 + t) * ld;
-            for (int64_t h = 0; h < kv->n_heads_kv; h++) {
-                int64_t at = ((block * kv->n_heads_kv + h) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK) * hd;
-                memcpy(kv->k + at, k + row + h * hd, (size_t)hd * sizeof *k);
-                memcpy(kv->v + at, v + row + h * hd, (size_t)hd * sizeof *v);
-            }
-        }
+        kv_job j = {kv, s, k, v, ld};
+        split(d, s->n_tok, 2 * kv->n_heads_kv * kv->head_dim, kv_rows, &j);
     }
 }
 

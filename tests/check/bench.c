@@ -1,4 +1,4 @@
-/* How fast the slots are, on shapes of a 135M model (hidden 576, 9 heads, 3 KV heads of 64, 1536, vocabulary 49,152) and on one large matrix.
+/* How fast the slots are, on shapes of a 135M model (hidden 576, 9 heads, 3 KV heads of 64, 1536, vocabulary 49,152) and on large matrices.
  *
  * Each case runs in slices of some milliseconds and the best slice counts. Beside time stand bytes (weights or activations, read once and
  * written once), operations, and the larger of the two shares of this machine's ceilings, measured in the same run. Weights of a
@@ -115,7 +115,8 @@ static oz_status bench_gemms(bench *b, oz_err *err) {
         {OZ_CODEC_BF16, OZ_FORM_BF16, "gemm_bf16_bf16"}, {OZ_CODEC_I8, OZ_FORM_BF16, "gemm_i8_bf16"}, {OZ_CODEC_I4P, OZ_FORM_BF16, "gemm_i4_bf16"},
         {OZ_CODEC_F8E4M3, OZ_FORM_BF16, "gemm_f8_bf16"}, {OZ_CODEC_F8E4M3, OZ_FORM_F32, "gemm_f8_f32"}, {OZ_CODEC_F8E4M3, OZ_FORM_F8, "gemm_f8_f8"},
         {OZ_CODEC_Q4_1, OZ_FORM_F32, "gemm_u4_f32"}, {OZ_CODEC_IQ4_NL, OZ_FORM_F32, "gemm_l4_f32"}};
-    static const int64_t shapes[][3] = {{1536, 576, 1}, {576, 1536, 1}, {2048, 4096, 1}, {1536, 576, 8}, {1536, 576, 512}, {576, 1536, 512}};
+    static const int64_t shapes[][3] = {{1536, 576, 1}, {576, 1536, 1}, {2048, 4096, 1}, {1536, 576, 8}, {1536, 576, 512}, {576, 1536, 512},
+                                         {9728, 2560, 1}, {9728, 2560, 128}, {2560, 9728, 128}}; /* the last three: a 4B model */
     for (int i = 0; i < CK_COUNT(rows); i++) {
         for (int s = 0; s < CK_COUNT(shapes); s++) OZ_TRY(bench_gemm(b, rows[i].codec, rows[i].form, rows[i].slot, shapes[s], err));
     }

@@ -1,6 +1,6 @@
 /* check: is every kernel right, on this machine, at every level that it has?
  *   check [--level L] [--only SLOT] [--seed N]      all suites; exit status 1 if one fails
- *   check --mutations                               breaks one thing at a time and demands that a suite goes red
+ *   check --mutations [--level L] [--only SLOT]     breaks one thing at a time and demands that a suite goes red
  *   check --device cuda [--every N]                the operations, products and lowered programs of another device beside the CPU's
  *   check --mutations --device cuda                the same on that device; check-mutated also breaks its kernels from inside
  *   check --bench [--format text|csv|json]          speed of the slots, beside this machine's measured ceilings */
@@ -122,7 +122,7 @@ static oz_status run(const options *o, int *n_red, oz_err *err) {
         return *n_red < 0 ? err->code : OZ_OK;
     }
     if (o->mutations) {
-        *n_red = ck_mutations(seed);
+        *n_red = ck_mutations(o->level, o->only, seed);
         return OZ_OK;
     }
     bool found = false;

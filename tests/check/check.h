@@ -32,7 +32,7 @@ static inline bool ck_skip(ck *c) { return ck_enough(c) || (c->every > 1 && ((ui
 
 typedef struct ck_suite { const char *slot, *metric; void (*run)(ck *c); } ck_suite;
 extern const ck_suite ck_suites[]; /* ended by slot NULL */
-int ck_mutations(uint64_t seed);   /* number of mutations that were not caught */
+int ck_mutations(const char *level, const char *only, uint64_t seed); /* number that were not caught; level "all"; of suites that contain `only`, or NULL */
 
 typedef struct ck_bench_cfg { const char *level, *only, *format; int threads; } ck_bench_cfg;
 oz_status ck_bench(const ck_bench_cfg *cfg, oz_err *err);

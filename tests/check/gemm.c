@@ -293,7 +293,7 @@ void ck_gemm(ck *c, oz_wkind kind, oz_form form) {
     wide.group_size = wide.group_size > 0 && is_plain(form) ? 128 : wide.cols;
     wide.x = wide.w = CK_NORMAL;
     wide.n_tok = 60;
-    wide.rows = 19;
+    wide.rows = 149; /* and more panels than are at hand at a time */
     run_case(c, &wide, form);
     if (kind == OZ_WKIND_F8) check_nan(c, form);
     if (form == OZ_FORM_Q8) { /* the longest sum that is allowed, of the largest codes */

@@ -578,10 +578,13 @@ static int run_mutation(const char *level, const mutation *m, uint64_t seed) {
     return escaped;
 }
 
-int ck_mutations(uint64_t seed) {
+int ck_mutations(const char *only_level, const char *only, uint64_t seed) {
     int escaped = 0;
     for (const char *const *level = oz_cpu_levels(); *level; level++) {
-        for (int i = 0; i < CK_COUNT(mutations); i++) escaped += run_mutation(*level, &mutations[i], seed);
+        if (strcmp(only_level, "all") && strcmp(only_level, *level)) continue;
+        for (int i = 0; i < CK_COUNT(mutations); i++) {
+            if (!only || strstr(mutations[i].suite, only)) escaped += run_mutation(*level, &mutations[i], seed);
+        }
     }
     printf("%d escaped\n", escaped);
     return escaped;

@@ -20,6 +20,7 @@
  * have 4 by 3 and as many chains. One token streams one panel after the other, in one sequence. Kinds that need expanding do it in registers up to 4
  * tokens; for more, a piece of K of three panels is expanded into L2 once for all tiles of a block of tokens. K is cut into pieces that with the block's
  * activations fit in L2; sums are parked between pieces. Tiles and pieces do not show in a sum: a token's result does not depend on its company.
+ * Another level may bring tiles of its own (oz_tiling; gemm_amx.c).
  *
  * Zen 4 at 3.7 GHz, two cores, 2026-11-29, [1536, 576]: see docs/performance.md. */
 #include "kernel/x86/gemm_avx512.h"
@@ -30,7 +31,7 @@ enum {
     RAW_TOKENS = 4,
     UNIT = OZ_UNIT_AVX512, /* columns */
     PIECE = 256,          /* steps of a piece of K: 64 KB of a panel, expanded */
-    BLOCK = 96,            /* tokens whose activations stay in L2 while panels pass */
+    MAX_PANELS = 8, MAX_BLOCK = 128, /* of all tilings */
     AHEAD = 1024,          /* bytes to prefetch */
 };
 
@@ -102,16 +103,8 @@ INLINE __m512i multiply_add(oz_form form, __m512i sum, __m512i w, __m512i x) {
 
 /* ---- one tile over one run of units ---- */
 
-typedef struct run {
-    const uint8_t *codes; size_t stride; /* of the first panel, and from one to the next */
-    const uint8_t *x; int64_t ld;        /* activations of the first token, bytes from one to the next */
-    int64_t n_units;
-    size_t jump; int64_t jump_unit;      /* from this unit on, what is to prefetch lies `jump` further, behind the other panels */
-    const float *scales; size_t scale_stride; /* coded kinds: of the first unit's group, floats from one panel to the next */
-    int64_t units_group, units_left;     /* units a group; of the first one, what is left */
-    __m512i book;                        /* codes of 4 bits */
-} run;
-typedef void sum_fn(__m512i *sums, const run *r); /* sums [n_panel, n_tok] go on */
+typedef oz_run run;
+typedef oz_sum_fn sum_fn;
 
 INLINE __m512i broadcast(const uint8_t *x) {
     int32_t word;
@@ -218,6 +211,7 @@ INLINE void sum_coded(oz_form form, oz_wkind kind, int n_tok, int n_panel, __m51
     static void expand_##form##_##kind(uint8_t *dst, const uint8_t *codes, int64_t n_chunks, __m512i book) {                  \
         const int steps = chunk_cols(OZ_WKIND_##kind) / step_cols(OZ_FORM_##form);                                            \
         for (int64_t c = 0; c < n_chunks; c++) {                                                                              \
+            _mm_prefetch((const char *)codes + 64 * c + AHEAD, _MM_HINT_T0);                                                  \
             for (int j = 0; j < steps; j++) _mm512_store_si512(dst + 64 * (c * steps + j), expand(OZ_FORM_##form, OZ_WKIND_##kind, codes + 64 * c, j, book)); \
         }                                                                                                                     \
     }
@@ -245,6 +239,7 @@ static const kind_fns expanded_fns[OZ_FORM_COUNT] = {[OZ_FORM_F32] = {NULL, CODE
 
 typedef struct block {
     const oz_gemm_task *t;
+    const oz_tiling *tiling;
     oz_form form;                 /* of the loop: F8 activations are floats */
     const kind_fns *fns;
     int64_t elem, unit_bytes;     /* of an activation, of a unit of a panel */
@@ -255,14 +250,14 @@ typedef struct block {
     int64_t full_units;           /* those whose columns x has all of */
     const uint8_t *expanded;      /* or NULL: of the piece at hand, n_panel of PIECE steps */
     int64_t piece0;               /* its first unit */
-    __m512i sums[BLOCK * PANELS];
-    uint8_t tail[BLOCK][4 * UNIT]; /* activations of the last, partial unit, padded with zeros */
-    int32_t x_sum[BLOCK];         /* Q8: the sum of a token's activations */
+    __m512i sums[MAX_BLOCK * MAX_PANELS];
+    uint8_t tail[MAX_BLOCK][4 * UNIT]; /* activations of the last, partial unit, padded with zeros */
+    int32_t x_sum[MAX_BLOCK];         /* Q8: the sum of a token's activations */
 } block;
 
-static int64_t tile_start(const block *b, int64_t i) { /* the last two tiles are even: a thin one waits on its chains */
+static int64_t tile_start(const block *b, int64_t i) { /* of vectors the last two tiles are even: a thin one waits on its chains */
     const int64_t last = b->n_tiles - 1, full = b->tile * i;
-    return i > last ? b->n_tok : i < last || i == 0 ? full : (full - b->tile + b->n_tok + 1) / 2;
+    return i > last ? b->n_tok : i < last || i == 0 || b->tiling->sum ? full : (full - b->tile + b->n_tok + 1) / 2;
 }
 
 static const uint8_t *x_row(const block *b, int64_t tok) {
@@ -275,8 +270,9 @@ static void sum_units(const block *b, __m512i *sums, int64_t i, int64_t u0, int6
     static const float ones[PANEL] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const oz_cpu_packed *w = b->t->w;
     const int64_t tok = tile_start(b, i), n_tok = tile_start(b, i + 1) - tok, full = u1 < b->full_units ? u1 : b->full_units;
-    sum_fn *sum = (b->expanded ? &expanded_fns[b->form] : b->fns)->sum[b->n_panel > 1][n_tok - 1];
-    run r = {.ld = b->t->x.ld * b->elem, .x = x_row(b, tok) + u0 * UNIT * b->elem, .n_units = full - u0, .book = b->book};
+    sum_fn *sum = b->tiling->sum ? b->tiling->sum : (b->expanded ? &expanded_fns[b->form] : b->fns)->sum[b->n_panel > 1][n_tok - 1];
+    run r = {.ld = b->t->x.ld * b->elem, .x = x_row(b, tok) + u0 * UNIT * b->elem, .n_units = full - u0, .n_tok = (int)n_tok, .n_panel = b->n_panel, .book = b->book};
+    r.cold = !b->expanded && i == 0;
     const int64_t unit_bytes = b->expanded ? 4 * PANEL * UNIT / step_cols(b->form) : b->unit_bytes;
     r.codes = b->expanded ? b->expanded + unit_bytes * (u0 - b->piece0) : w->codes + (size_t)b->first * w->panel_bytes + unit_bytes * u0;
     r.stride = b->expanded ? 64 * PIECE : w->panel_bytes;
@@ -359,7 +355,7 @@ static void multiply_panels(block *b, uint8_t *room) {
     for (int64_t u0 = 0; u0 < n_units; u0 += piece) {
         const int64_t u1 = u0 + piece < n_units ? u0 + piece : n_units;
         b->expanded = NULL;
-        if (b->fns->expand && b->n_tok > RAW_TOKENS) {
+        if (b->fns->expand && (b->n_tok > RAW_TOKENS || b->tiling->sum)) {
             for (int p = 0; p < b->n_panel; p++)
                 b->fns->expand(room + (size_t)p * PIECE * 64, w->codes + (size_t)(b->first + p) * w->panel_bytes + u0 * b->unit_bytes, (u1 - u0) * b->unit_bytes / 64, b->book);
             b->expanded = room, b->piece0 = u0;
@@ -401,27 +397,30 @@ static __m512i book_of(const oz_cpu_packed *w, oz_form form) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
 }
 
-static void gemm(const oz_gemm_task *t, oz_form form, int64_t panel0, int64_t panel1) {
-    _Alignas(64) uint8_t room[PANELS * PIECE * 64];
+void oz_gemm__avx512(const oz_gemm_task *t, oz_form form, const oz_tiling *tiling, int64_t panel0, int64_t panel1) {
+    _Alignas(64) uint8_t room[MAX_PANELS * PIECE * 64];
     const oz_cpu_packed *w = t->w;
     const bool is_4bit = w->kind == OZ_WKIND_I4 || w->kind == OZ_WKIND_U4 || w->kind == OZ_WKIND_L4;
     block b; /* large, and most of it is not touched for few tokens */
-    b.t = t, b.form = form, b.fns = &fns[form][is_4bit ? OZ_WKIND_L4 : w->kind];
+    b.t = t, b.tiling = tiling, b.form = form, b.fns = &fns[form][is_4bit ? OZ_WKIND_L4 : w->kind];
     b.elem = 4 / step_cols(form), b.unit_bytes = 64 * UNIT / chunk_cols(is_4bit ? OZ_WKIND_L4 : w->kind), b.full_units = w->head.cols / UNIT;
     b.grouped = w->scales && !oz_scale_is_last(w);
     b.book = is_4bit ? book_of(w, form) : _mm512_setzero_si512();
-    b.tile = b.fns->expand ? CODED_TOKENS : TOKENS;
-    for (b.tok0 = 0; b.tok0 < t->n_tok; b.tok0 += BLOCK) {
-        b.n_tok = t->n_tok - b.tok0 < BLOCK ? t->n_tok - b.tok0 : BLOCK;
+    b.tile = b.fns->expand && !tiling->sum ? CODED_TOKENS : tiling->tokens;
+    for (b.tok0 = 0; b.tok0 < t->n_tok; b.tok0 += tiling->block) {
+        b.n_tok = t->n_tok - b.tok0 < tiling->block ? t->n_tok - b.tok0 : tiling->block;
         b.n_tiles = (b.n_tok + b.tile - 1) / b.tile;
         block_begin(&b);
         for (b.first = panel0; b.first < panel1; b.first += b.n_panel) {
-            b.n_panel = b.n_tok > 1 && panel1 - b.first >= PANELS ? PANELS : 1;
+            const int64_t left = panel1 - b.first;
+            b.n_panel = tiling->sum ? (int)(left < tiling->panels ? left : tiling->panels) : b.n_tok > 1 && left >= PANELS ? PANELS : 1;
             multiply_panels(&b, room);
         }
     }
 }
 
-void oz_gemm_f32__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { gemm(t, OZ_FORM_F32, panel0, panel1); }
-void oz_gemm_bf16__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { gemm(t, OZ_FORM_BF16, panel0, panel1); }
-void oz_gemm_q8__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { gemm(t, OZ_FORM_Q8, panel0, panel1); }
+/* Activations of 96 tokens stay in L2 while panels pass. */
+static const oz_tiling vectors = {.tokens = TOKENS, .panels = PANELS, .block = 96};
+void oz_gemm_f32__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { oz_gemm__avx512(t, OZ_FORM_F32, &vectors, panel0, panel1); }
+void oz_gemm_bf16__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { oz_gemm__avx512(t, OZ_FORM_BF16, &vectors, panel0, panel1); }
+void oz_gemm_q8__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { oz_gemm__avx512(t, OZ_FORM_Q8, &vectors, panel0, panel1); }

@@ -9,6 +9,26 @@ enum { OZ_UNIT_AVX512 = 16 };
 /* F8 panels end with a float a row, NaN where a code of the row is NaN and else -0, to be added to the sum. */
 const float *oz_nan_rows_avx512(const oz_cpu_packed *w, int64_t panel);
 
+/* One tile's sums over one run of units. */
+typedef struct oz_run {
+    const uint8_t *codes; size_t stride; /* of the first panel, and from one to the next */
+    const uint8_t *x; int64_t ld;        /* activations of the first token, bytes from one to the next */
+    int64_t n_units;
+    int n_tok, n_panel;
+    bool cold;                           /* codes may not be in a cache yet */
+    size_t jump; int64_t jump_unit;      /* from this unit on, what is to prefetch lies `jump` further, behind the other panels */
+    const float *scales; size_t scale_stride; /* coded kinds: of the first unit's group, floats from one panel to the next; 0: not by groups */
+    int64_t units_group, units_left;     /* units a group; of the first one, what is left */
+    __m512i book;                        /* codes of 4 bits */
+} oz_run;
+typedef void oz_sum_fn(__m512i *sums, const oz_run *r); /* sums [n_panel, n_tok] go on */
+
+/* Blocks of tokens, cut into tiles, and panels at a time: at most 128 and 8. */
+typedef struct oz_tiling {
+    int64_t block, tokens, panels;
+    oz_sum_fn *sum; /* takes up to so many tokens and panels, of the form's own kind or expanded; NULL: AVX-512's functions */
+} oz_tiling;
+void oz_gemm__avx512(const oz_gemm_task *t, oz_form form, const oz_tiling *tiling, int64_t panel0, int64_t panel1);
 void oz_gemm_f32__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1); /* forms F32 and F8 */
 void oz_gemm_bf16__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1);
 void oz_gemm_q8__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1);

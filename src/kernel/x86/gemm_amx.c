@@ -1,0 +1,149 @@
+/* Products with AMX, for int8 and bf16 activations, within the blocks of gemm_avx512.c and on its panels.
+ *
+ * 16 steps of a panel are a tile of weights as they lie: 16 rows of 64 bytes, each 4 int8 or 2 bf16 columns of 16 rows of the weight. 16 tokens' next 64
+ * bytes are a tile of activations, and 16 tokens by 16 rows are a tile of sums. A pair of panels times up to 32 tokens takes all eight tiles: 4 of sums
+ * and 2 of either side, so that every tile loaded is used twice.
+ *
+ * int8: signed activations times codes plus 128, unsigned; the sums begin at -128 times the sum of the activations, and are exact: few tokens
+ * are left to vpdpbusd. bf16: an instruction sums its products of even and of odd columns apart, then adds both to the sum, so that its order is a law of
+ * the level: all numbers of tokens take it, and kinds that are not bf16 are expanded for one token too. It takes subnormals as zero and gives none.
+ *
+ * A group of scales has sums of its own, from zero, which are then added times its scale.
+ *
+ * What does not fill a tile (the end of a run of K, or of the tokens) has tiles configured for it: nothing outside of a run is read. Tiles hold nothing
+ * between calls. */
+#include "kernel/x86/gemm_avx512.h"
+#include "kernel/x86/tiles_amx.h"
+
+enum { STEPS = 16, MAX_TOKENS = 32, MAX_PANELS = 8, VECTOR_TOKENS = 4, PREFETCH_TILES = 2 };
+#define INLINE static inline __attribute__((always_inline))
+
+/* Tiles 0, 1: sums of the first 16 tokens with the first and the second panel; 2, 3: of the others. 4, 5: activations. 6, 7: weights. */
+static void configure(int n_tok, int64_t n_steps) {
+    const int first = n_tok < 16 ? n_tok : 16, second = n_tok - first;
+    oz_tile_config c = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        c.rows[i] = (uint8_t)(i >= 6 ? n_steps : i == 2 || i == 3 || i == 5 ? second : first);
+        c.row_bytes[i] = (uint16_t)(c.rows[i] == 0 ? 0 : i == 4 || i == 5 ? 4 * n_steps : 64);
+    }
+    _tile_loadconfig(&c);
+}
+
+/* n tiles of K, of a pair of panels or one. The stream of codes goes on at next. */
+typedef struct strip { const uint8_t *codes, *next, *x; int64_t n; bool zero; } strip; /* zero: sums begin */
+
+INLINE void prefetch(const oz_run *r, const strip *s, int64_t k, bool two_panels) {
+    const uint8_t *at = k + PREFETCH_TILES < s->n ? s->codes + 64 * STEPS * (k + PREFETCH_TILES) : s->next + 64 * STEPS * (k + PREFETCH_TILES - s->n);
+#pragma GCC unroll 16
+    for (int i = 0; i < STEPS; i++) {
+        _mm_prefetch((const char *)at + 64 * i, _MM_HINT_T0);
+        if (two_panels) _mm_prefetch((const char *)at + r->stride + 64 * i, _MM_HINT_T0);
+    }
+}
+
+#define MULTIPLY(c, a, b) do { if (q8) _tile_dpbsud(c, a, b); else _tile_dpbf16ps(c, a, b); } while (0)
+#define BEGIN(c, at) do { if (s->zero) _tile_zero(c); else _tile_loadd(c, at, 64); } while (0)
+
+/* q8, two_panels and two_rows (more than 16 tokens) are constants. */
+INLINE void sum_strip(bool q8, bool two_panels, bool two_rows, __m512i *sums, const oz_run *r, const strip *s) {
+    const size_t ld = (size_t)r->ld;
+    const uint8_t *x = s->x, *codes = s->codes;
+    __m512i *second = sums + r->n_tok;
+    BEGIN(0, sums);
+    if (two_panels) BEGIN(1, second);
+    if (two_rows) BEGIN(2, sums + 16);
+    if (two_rows && two_panels) BEGIN(3, second + 16);
+    for (int64_t k = 0; k < s->n; k++, x += 64, codes += 64 * STEPS) {
+        if (r->cold) prefetch(r, s, k, two_panels);
+        _tile_loadd(6, codes, 64);
+        _tile_loadd(4, x, ld);
+        MULTIPLY(0, 4, 6);
+        if (two_panels) _tile_loadd(7, codes + r->stride, 64);
+        if (two_panels) MULTIPLY(1, 4, 7);
+        if (two_rows) _tile_loadd(5, x + 16 * ld, ld);
+        if (two_rows) MULTIPLY(2, 5, 6);
+        if (two_rows && two_panels) MULTIPLY(3, 5, 7);
+    }
+    _tile_stored(0, sums, 64);
+    if (two_panels) _tile_stored(1, second, 64);
+    if (two_rows) _tile_stored(2, sums + 16, 64);
+    if (two_rows && two_panels) _tile_stored(3, second + 16, 64);
+}
+
+/* All panels over n tiles from a step on. */
+INLINE void sum_panels(bool q8, __m512i *sums, const oz_run *r, int64_t step, int64_t n, bool zero) {
+    const bool two_rows = r->n_tok > 16;
+    for (int p = 0; p < r->n_panel; p += 2, sums += 2 * r->n_tok) {
+        const uint8_t *codes = r->codes + (size_t)p * r->stride + 64 * step;
+        const strip s = {codes, p + 2 < r->n_panel ? codes + 2 * r->stride : r->codes + 64 * (step + STEPS * n), r->x + 4 * step, n, zero};
+        const bool two_panels = p + 1 < r->n_panel;
+        if (two_panels && two_rows) sum_strip(q8, true, true, sums, r, &s);
+        else if (two_panels) sum_strip(q8, true, false, sums, r, &s);
+        else if (two_rows) sum_strip(q8, false, true, sums, r, &s);
+        else sum_strip(q8, false, false, sums, r, &s);
+    }
+}
+
+/* Steps [begin, end) of a run; *configured is the number of steps that tiles of K have now. */
+INLINE void sum_steps(bool q8, __m512i *sums, const oz_run *r, int64_t begin, int64_t end, bool zero, int64_t *configured) {
+    const int64_t n = (end - begin) / STEPS, rest = (end - begin) % STEPS;
+    if (n > 0) {
+        if (*configured != STEPS) configure(r->n_tok, *configured = STEPS);
+        sum_panels(q8, sums, r, begin, n, zero);
+    }
+    if (rest > 0) {
+        if (*configured != rest) configure(r->n_tok, *configured = rest);
+        sum_panels(q8, sums, r, begin + n * STEPS, 1, zero && n == 0);
+    }
+}
+
+static void sum_q8(__m512i *sums, const oz_run *r) {
+    int64_t configured = 0;
+    sum_steps(true, sums, r, 0, r->n_units * OZ_UNIT_AVX512 / 4, false, &configured);
+    _tile_release();
+}
+
+static void sum_bf16(__m512i *sums, const oz_run *r) {
+    enum { UNIT_STEPS = OZ_UNIT_AVX512 / 2 };
+    __m512i part[MAX_TOKENS * MAX_PANELS];
+    int64_t configured = 0, left = r->units_left;
+    const float *scales = r->scales;
+    if (r->scale_stride == 0) sum_steps(false, sums, r, 0, r->n_units * UNIT_STEPS, false, &configured);
+    else for (int64_t u = 0, end; u < r->n_units; u = end, scales += OZ_PANEL, left = r->units_group) {
+        end = u + left < r->n_units ? u + left : r->n_units;
+        sum_steps(false, part, r, u * UNIT_STEPS, end * UNIT_STEPS, true, &configured);
+        for (int i = 0; i < r->n_panel * r->n_tok; i++) {
+            const __m512 scale = _mm512_loadu_ps(scales + (size_t)(i / r->n_tok) * r->scale_stride);
+            sums[i] = _mm512_castps_si512(_mm512_fmadd_ps(_mm512_castsi512_ps(part[i]), scale, _mm512_castsi512_ps(sums[i])));
+        }
+    }
+    _tile_release();
+}
+
+/* Eight panels share a block's activations while those are in L2; of few tokens they fit in L1 beside two. */
+static const oz_tiling q8_tiling = {.block = 128, .tokens = MAX_TOKENS, .panels = MAX_PANELS, .sum = sum_q8};
+static const oz_tiling bf16_tiling = {.block = 128, .tokens = MAX_TOKENS, .panels = MAX_PANELS, .sum = sum_bf16};
+static const oz_tiling bf16_few_tiling = {.block = 128, .tokens = MAX_TOKENS, .panels = 2, .sum = sum_bf16};
+
+static void gemm_q8(const oz_gemm_task *t, int64_t panel0, int64_t panel1) {
+    if (t->n_tok <= VECTOR_TOKENS) oz_gemm_q8__avx512(t, panel0, panel1);
+    else oz_gemm__avx512(t, OZ_FORM_Q8, &q8_tiling, panel0, panel1);
+}
+static void gemm_bf16(const oz_gemm_task *t, int64_t panel0, int64_t panel1) {
+    oz_gemm__avx512(t, OZ_FORM_BF16, t->n_tok <= 16 ? &bf16_few_tiling : &bf16_tiling, panel0, panel1);
+}
+
+/* Panels, packing and reading back stay AVX-512's. */
+void oz_gemm_init__amx(oz_cpu_table *t) {
+    static const struct { oz_wkind kind; oz_form form; const char *name; void (*gemm)(const oz_gemm_task *t, int64_t panel0, int64_t panel1); } entries[] = {
+        {OZ_WKIND_I8, OZ_FORM_Q8, "gemm_i8_q8__amx", gemm_q8},       {OZ_WKIND_BF16, OZ_FORM_BF16, "gemm_bf16_bf16__amx", gemm_bf16},
+        {OZ_WKIND_I8, OZ_FORM_BF16, "gemm_i8_bf16__amx", gemm_bf16}, {OZ_WKIND_I4, OZ_FORM_BF16, "gemm_i4_bf16__amx", gemm_bf16},
+        {OZ_WKIND_F8, OZ_FORM_BF16, "gemm_f8_bf16__amx", gemm_bf16}, {OZ_WKIND_U4, OZ_FORM_BF16, "gemm_u4_bf16__amx", gemm_bf16},
+        {OZ_WKIND_L4, OZ_FORM_BF16, "gemm_l4_bf16__amx", gemm_bf16},
+    };
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        oz_gemm_row *row = &t->gemm[entries[i].kind][entries[i].form];
+        row->name = entries[i].name;
+        row->gemm = entries[i].gemm;
+    }
+}

@@ -1,0 +1,18 @@
+/* Shared by the AMX files. */
+#ifndef OZ_KERNEL_TILES_AMX_H
+#define OZ_KERNEL_TILES_AMX_H
+#include <immintrin.h>
+#include "kernel/cpu.h"
+
+/* What ldtilecfg reads: rows of a tile and bytes of a row, both 0 for one that is not used. */
+typedef struct oz_tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} oz_tile_config;
+
+void oz_gemm_init__amx(oz_cpu_table *t);
+double oz_burn_bf16__amx(int64_t n_steps);
+double oz_burn_i8__amx(int64_t n_steps);
+
+#endif
