@@ -579,13 +579,16 @@ static int run_mutation(const char *level, const mutation *m, uint64_t seed) {
 }
 
 int ck_mutations(const char *only_level, const char *only, uint64_t seed) {
-    int escaped = 0;
+    int escaped = 0, run = 0;
     for (const char *const *level = oz_cpu_levels(); *level; level++) {
         if (strcmp(only_level, "all") && strcmp(only_level, *level)) continue;
         for (int i = 0; i < CK_COUNT(mutations); i++) {
-            if (!only || strstr(mutations[i].suite, only)) escaped += run_mutation(*level, &mutations[i], seed);
+            if (only && !strstr(mutations[i].suite, only)) continue;
+            escaped += run_mutation(*level, &mutations[i], seed);
+            run++;
         }
     }
     printf("%d escaped\n", escaped);
-    return escaped;
+    if (run == 0) printf("not ok no mutation of a suite \"%s\" at a level \"%s\" that this machine runs\n", only ? only : "", only_level);
+    return run == 0 ? 1 : escaped;
 }
