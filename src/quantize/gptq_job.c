@@ -593,7 +593,7 @@ oz_status oz_quantize_gptq(json_t **report, oz_quantize *q, const char *target, 
         oz_writer_close(&j.writer);
     }
     if (st != OZ_OK && j.work.dir) break_off(&j, st, err);
-    if (st == OZ_OK) st = oz_work_remove(&j.work, err);
+    if (st == OZ_OK && (st = oz_work_remove(&j.work, err)) != OZ_OK) oz_err_prefix(err, "%s is whole, but its work folder could not be removed", target);
     if (st == OZ_OK) *report = json_incref(json_object_get(j.work.manifest, "modules"));
     oz_work_close(&j.work);
     oz_free(j.inputs);

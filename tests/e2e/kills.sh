@@ -36,6 +36,8 @@ for ((i = 0; i < KILLS; i++)); do
         g $n $force --resume
         status=$?
     done
+    # Killed when nothing was left but an empty folder, the run was over: that there is a checkpoint is then as true as it is after any other.
+    [ $status = 1 ] && [ -z "$force" ] && whole "$T/new" && grep -q 'exists already' "$T/err" && status=0
     [ $status = 0 ] || { echo "not ok $what and before call $again: status $status" && cat "$T/err"; }
     same "$what: the same bytes, and nothing else" "$T/w/b" "$(whole "$T/new" && find "$T/w" -mindepth 1 -maxdepth 1)"
 done
