@@ -141,7 +141,8 @@ static oz_status folder_load(oz_ckpt *c, oz_err *err) {
     oz_free(config);
     if (st != OZ_OK) return st;
     OZ_NEED(json_is_object(c->config), err, OZ_E_FORMAT, "%s/config.json: must be an object, found %s", c->path, oz_json_show(c->config));
-    return weights_load(c, err);
+    OZ_TRY(weights_load(c, err));
+    return oz_experts_split(c, err);
 }
 
 /* ---- the view ---- */

@@ -31,6 +31,9 @@ oz_status oz_ckpt_add(oz_ckpt *c, const oz_tensor *t, oz_err *err);
 /* The tensors of one mapped safetensors file; file_name must live as long as c. */
 oz_status oz_safetensors_load(oz_ckpt *c, const oz_mmap *m, const char *file_name, oz_err *err);
 
+/* Experts that share a tensor become tensors of their own, of the same bytes (experts.c). */
+oz_status oz_experts_split(oz_ckpt *c, oz_err *err);
+
 /* A file is a GGUF if its name ends in .gguf or its first four bytes are "GGUF". */
 bool oz_is_gguf(const char *path);
 /* Fills c (fresh: path and is_gguf are set) with the tensors under their Hugging Face names, and c->config. */

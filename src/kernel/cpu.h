@@ -72,7 +72,7 @@ typedef struct oz_cpu_table {
     /* queries [tok0, tok1) of one segment (0: its first token), KV heads [kvh0, kvh1) */
     void (*attention)(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1);
     /* One token's experts and their weights; y = the sum of weights[i] * x[rows[i] * ld], i ascending, products and sums rounded one by one. */
-    void (*route)(int32_t *experts, float *weights, const float *logits, int64_t n_experts, int64_t top_k);
+    void (*route)(int32_t *experts, float *weights, const float *logits, const oz_route *rule); /* its tables are not touched */
     void (*combine)(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t top_k, int64_t n);
     void (*stat)(oz_row_stat *out, const float *logits, int32_t target, int64_t vocab); /* target -1: none */
     void (*kl)(oz_kl_stat *out, const float *ref, const float *logits, int32_t target, int64_t vocab);

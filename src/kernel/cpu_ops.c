@@ -338,7 +338,7 @@ typedef struct expert_job {
 static void route_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const expert_job *j = arg;
     const oz_route *r = j->r;
-    for (int64_t t = begin; t < end; t++) j->table->route(r->experts + t * r->top_k, r->weights + t * r->top_k, j->x + t * j->ld_x, r->n_experts, r->top_k);
+    for (int64_t t = begin; t < end; t++) j->table->route(r->experts + t * r->top_k, r->weights + t * r->top_k, j->x + t * j->ld_x, r);
 }
 
 static void route(oz_dev *d, const oz_route *r, const float *logits, int64_t ld, int64_t n_tok) {

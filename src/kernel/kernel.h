@@ -35,7 +35,6 @@ const char *oz_packed_kernel(const oz_packed *p); /* "gemm_i8_q8__avx2": what ru
 
 enum { OZ_KV_BLOCK = 16, OZ_MAX_PARTS_LINEAR = 4 };
 
-
 /* Consecutive tokens of one sequence inside a call. */
 typedef struct oz_seg {
     int64_t tok0, n_tok;   /* rows of the call */
@@ -122,7 +121,8 @@ typedef struct oz_ops {
     void (*add)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n); /* y += x */
     /* y's rows are the batch's rows [row0, row0 + n_rows) of x */
     void (*gather)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t row0, int64_t n_rows, int64_t n);
-    /* A mixture of experts. The weights are the softmax over all experts, of the top_k chosen ones and divided by their sum. spread gives every sorted
+    /* A mixture of experts. The weights of the top_k chosen experts are the softmax over all, divided by their
+     * sum unless the route is raw, times its scale. spread gives every sorted
      * row its token's x. combine sums a token's rows times their weights, in the order of its slots: y does not depend on other tokens. */
     void (*route)(oz_dev *d, const oz_route *r, const float *logits, int64_t ld, int64_t n_tok);
     void (*sort)(oz_dev *d, const oz_route *r, int64_t n_tok);

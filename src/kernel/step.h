@@ -7,11 +7,15 @@
 
 /* Where a call's tokens go in a mixture of experts, written by route and sort. A pair is (token, slot), token * top_k + slot; sorted by
  * expert, those of one in order, pairs are the rows that grouped_linear works on. */
+enum { OZ_MAX_GROUPS = 64 };
 struct oz_route {
     int64_t n_experts, top_k;
-    int32_t *experts; float *weights; /* [pairs]: a token's experts from the likeliest down, ties to the lower number; weights of a token sum to 1 */
+    int32_t *experts; float *weights; /* [pairs]: a token's experts from the likeliest down, ties to the lower number */
     int32_t *pairs, *rows;            /* [pairs]: the pair of a sorted row, the sorted row of a pair */
     int32_t *starts;                  /* [n_experts + 1]: expert e has the sorted rows [starts[e], starts[e + 1]) */
+    bool raw;                         /* weights as the softmax over all experts has them, not divided by the sum of the chosen */
+    float scale;                      /* on the weights; 0: none */
+    int64_t n_groups, top_groups;     /* experts of the top_groups groups alone (of neighbours, all of one size) whose best are best, ties to the lower number; 0, 0: all */
 };
 
 struct oz_grouped_args {

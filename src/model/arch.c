@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-#define ARCHITECTURES(row) row(gemma) row(gemma2) row(gemma3) row(gemma3_text) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3)
+#define ARCHITECTURES(row) row(deepseek) row(gemma) row(gemma2) row(gemma3) row(gemma3_text) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3) row(qwen3_moe)
 #define DECLARE(name) extern const oz_arch oz_arch_##name;
 #define ADDRESS(name) &oz_arch_##name,
 ARCHITECTURES(DECLARE)
@@ -43,9 +43,17 @@ const oz_arch_row oz_rows_gated_ffn[] = {
     {"model.layers.%d.mlp.down_proj", "Linear", OZ_SLOT_DOWN, OZ_ROLE_FFN_DOWN, OZ_DIM_HIDDEN, OZ_DIM_FFN, 0, 0, OZ_F_MLP_BIAS},
     {0}};
 
+#define EXPERT "model.layers.%d.mlp.experts.%d"
+const oz_arch_row oz_rows_experts[] = {
+    {"model.layers.%d.mlp.gate", "Linear", OZ_SLOT_ROUTER, OZ_ROLE_ROUTER, OZ_DIM_EXPERTS, OZ_DIM_HIDDEN, 0, 0, 0},
+    {EXPERT ".gate_proj", "Linear", OZ_SLOT_EXPERT_GATE, OZ_ROLE_EXPERT_GATE, OZ_DIM_EXPERT_FFN, OZ_DIM_HIDDEN, 0, 0, 0},
+    {EXPERT ".up_proj", "Linear", OZ_SLOT_EXPERT_UP, OZ_ROLE_EXPERT_UP, OZ_DIM_EXPERT_FFN, OZ_DIM_HIDDEN, 0, 0, 0},
+    {EXPERT ".down_proj", "Linear", OZ_SLOT_EXPERT_DOWN, OZ_ROLE_EXPERT_DOWN, OZ_DIM_HIDDEN, OZ_DIM_EXPERT_FFN, 0, 0, 0},
+    {0}};
+
 const char *oz_role_name(oz_role r) {
     static const char *const names[OZ_ROLE_COUNT] = {"embed", "head", "norm", "attn_q", "attn_k", "attn_v", "attn_o", "attn_qkv", "ffn_gate", "ffn_up", "ffn_down",
-                                                      "ffn_gate_up", "router", "expert_gate", "expert_up", "expert_down"};
+                                                      "ffn_gate_up", "router", "expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"};
     return names[r];
 }
 
@@ -62,6 +70,8 @@ int64_t oz_dim_get(const oz_dims *d, oz_dim dim) {
     case OZ_DIM_EXPERTS: return d->n_experts;
     case OZ_DIM_QKV: return (d->n_heads + 2 * d->n_heads_kv) * d->head_dim;
     case OZ_DIM_GATE_UP: return 2 * d->intermediate_size;
+    case OZ_DIM_EXPERT_FFN: return d->expert_ffn;
+    case OZ_DIM_SHARED_FFN: return d->shared_ffn;
     case OZ_DIM_NONE: break;
     }
     return 0;
@@ -70,6 +80,12 @@ int64_t oz_dim_get(const oz_dims *d, oz_dim dim) {
 oz_layer_kind oz_layer_dense(const oz_dims *d, int64_t i) {
     const bool slides = oz_dims_slides(d, i);
     return (oz_layer_kind){OZ_MIXER_GQA, OZ_FFN_GATED, OZ_STATE_KV, slides ? d->window : 0, slides && d->n_ropes > 1};
+}
+
+oz_layer_kind oz_layer_sparse(const oz_dims *d, int64_t i) {
+    oz_layer_kind k = oz_layer_dense(d, i);
+    if (d->n_experts && !oz_layers_has(d->plain, i)) k.ffn = OZ_FFN_MOE;
+    return k;
 }
 
 static const oz_arch *find(const char *type) {
@@ -182,9 +198,19 @@ static void list_add(oz_arch_list *l, size_t *cap, const oz_dims *d, const prefi
     };
 }
 
-static void list_table(oz_arch_list *l, size_t *cap, const oz_dims *d, const prefix *names, const oz_arch_row *table, int layer) {
+/* Slots that only layers with this feed-forward have. */
+static const struct { oz_slot first, last; oz_ffn ffn; } slots_of_ffn[] = {{OZ_SLOT_GATE, OZ_SLOT_DOWN, OZ_FFN_GATED}, {OZ_SLOT_ROUTER, OZ_SLOT_EXPERT_DOWN, OZ_FFN_MOE}};
+
+static bool has_slot(const oz_layer_kind *k, oz_slot s) {
+    for (size_t i = 0; i < sizeof slots_of_ffn / sizeof *slots_of_ffn; i++)
+        if (s >= slots_of_ffn[i].first && s <= slots_of_ffn[i].last && k->ffn != slots_of_ffn[i].ffn) return false;
+    return true;
+}
+
+/* kind: of the layer, NULL: what is outside of the layers. */
+static void list_table(oz_arch_list *l, size_t *cap, const oz_dims *d, const prefix *names, const oz_arch_row *table, int layer, const oz_layer_kind *kind) {
     for (const oz_arch_row *r = table; r->module; r++) {
-        if ((layer >= 0) != (r->slot >= OZ_SLOT_PER_LAYER)) continue;
+        if (kind ? r->slot < OZ_SLOT_PER_LAYER || !has_slot(kind, r->slot) : r->slot >= OZ_SLOT_PER_LAYER) continue;
         if ((d->features & r->need) != r->need || (d->features & r->unless)) continue;
         const bool per_expert = r->slot >= OZ_SLOT_PER_EXPERT;
         for (int e = 0; e < (per_expert ? d->n_experts : 1); e++) list_add(l, cap, d, names, r, layer, per_expert ? e : -1, false);
@@ -201,8 +227,10 @@ oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckp
     const prefix names = prefix_of(config, ckpt);
     OZ_NEED(d.n_layers * (d.n_experts + 1) <= MAX_EXPERTS, err, OZ_E_UNSUPPORTED, "config.json: %lld layers with %lld experts each: at most %d experts in all are planned for", (long long)d.n_layers,
             (long long)d.n_experts, MAX_EXPERTS);
-    for (int layer = -1; layer < d.n_layers; layer++)
-        for (const oz_arch_row *const *t = arch->tables; *t; t++) list_table(out, &cap, &d, &names, *t, layer);
+    for (int layer = -1; layer < d.n_layers; layer++) {
+        const oz_layer_kind kind = layer >= 0 ? arch->layer(&d, layer) : (oz_layer_kind){0};
+        for (const oz_arch_row *const *t = arch->tables; *t; t++) list_table(out, &cap, &d, &names, *t, layer, layer >= 0 ? &kind : NULL);
+    }
     return OZ_OK;
 }
 

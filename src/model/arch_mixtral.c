@@ -1,21 +1,19 @@
 /* Mixtral (transformers MixtralForCausalLM): Llama's attention, with a window on every layer where the config has one, and in each layer a mixture of
  * gated feed-forwards: w1 is the gate, w3 the up and w2 the down projection. Router weights are the softmax over all experts, renormalised
  * over the chosen ones. */
-#include "base/json.h"
 #include "model/internal.h"
 
 #define MOE "model.layers.%d.block_sparse_moe"
 static const oz_arch_row rows_moe[] = {
     {MOE ".gate", "Linear", OZ_SLOT_ROUTER, OZ_ROLE_ROUTER, OZ_DIM_EXPERTS, OZ_DIM_HIDDEN, 0, 0, 0},
-    {MOE ".experts.%d.w1", "Linear", OZ_SLOT_EXPERT_GATE, OZ_ROLE_EXPERT_GATE, OZ_DIM_FFN, OZ_DIM_HIDDEN, 0, 0, 0},
-    {MOE ".experts.%d.w3", "Linear", OZ_SLOT_EXPERT_UP, OZ_ROLE_EXPERT_UP, OZ_DIM_FFN, OZ_DIM_HIDDEN, 0, 0, 0},
-    {MOE ".experts.%d.w2", "Linear", OZ_SLOT_EXPERT_DOWN, OZ_ROLE_EXPERT_DOWN, OZ_DIM_HIDDEN, OZ_DIM_FFN, 0, 0, 0},
+    {MOE ".experts.%d.w1", "Linear", OZ_SLOT_EXPERT_GATE, OZ_ROLE_EXPERT_GATE, OZ_DIM_EXPERT_FFN, OZ_DIM_HIDDEN, 0, 0, 0},
+    {MOE ".experts.%d.w3", "Linear", OZ_SLOT_EXPERT_UP, OZ_ROLE_EXPERT_UP, OZ_DIM_EXPERT_FFN, OZ_DIM_HIDDEN, 0, 0, 0},
+    {MOE ".experts.%d.w2", "Linear", OZ_SLOT_EXPERT_DOWN, OZ_ROLE_EXPERT_DOWN, OZ_DIM_HIDDEN, OZ_DIM_EXPERT_FFN, 0, 0, 0},
     {0}};
 static const oz_arch_row *const tables[] = {oz_rows_top, oz_rows_gqa, oz_rows_ffn_norm, rows_moe, NULL};
 
 static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
-    OZ_TRY(oz_json_int(&d->n_experts, c, "config.json", "num_local_experts", 1, 1 << 12, err));
-    OZ_TRY(oz_json_int(&d->top_k, c, "config.json", "num_experts_per_tok", 1, d->n_experts, err));
+    OZ_TRY(oz_experts_read(d, c, &(oz_expert_keys){"num_local_experts", "intermediate_size"}, err));
     return oz_slide_all(d, c, err);
 }
 

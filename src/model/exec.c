@@ -1,5 +1,6 @@
 /* The plain executor: the forward pass, once. It walks the plan and has the device run each step, but for what needs the host: taps, and what ranks
  * do together. It allocates nothing. */
+#include <string.h>
 #include "model/internal.h"
 
 static float *col(const oz_exec *x, oz_bufid b, int64_t c) { return (float *)x->step.p->bufs[b].data + c; }
@@ -9,7 +10,9 @@ static void run_tap(const oz_exec *x, const oz_step *s) {
     if (!c->tap) return;
     const oz_ops *ops = oz_dev_ops(x->step.dev);
     const oz_route *r = &x->step.p->route;
-    ops->download(x->step.dev, x->tap_rows, col(x, s->src, 0), (size_t)(c->n_tok * s->tok_rows * s->n) * sizeof(float));
+    const int64_t n_rows = c->n_tok * s->tok_rows, ld = x->step.p->bufs[s->src].width;
+    ops->download(x->step.dev, x->tap_rows, col(x, s->src, 0), (size_t)(n_rows * ld) * sizeof(float));
+    for (int64_t i = 1; i < n_rows && s->n < ld; i++) memmove(x->tap_rows + i * s->n, x->tap_rows + i * ld, (size_t)s->n * sizeof(float));
     if (s->by_expert) ops->download(x->step.dev, x->tap_starts, r->starts, (size_t)(r->n_experts + 1) * sizeof(int32_t));
     for (int i = 0; i < oz_step_taps(s); i++) {
         oz_tap t = oz_step_tap(x->step.p, s, i);

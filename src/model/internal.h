@@ -16,7 +16,8 @@ typedef struct oz_rope_cfg {
 } oz_rope_cfg;
 
 /* Features that rows of a tensor table, or their values, depend on. */
-enum { OZ_F_QKV_BIAS = 1, OZ_F_O_BIAS = 2, OZ_F_MLP_BIAS = 4, OZ_F_TIED = 8, OZ_F_QK_NORM = 16, OZ_F_NORM_PLUS_1 = 32 /* norms store w - 1 */ };
+enum { OZ_F_QKV_BIAS = 1, OZ_F_O_BIAS = 2, OZ_F_MLP_BIAS = 4, OZ_F_TIED = 8, OZ_F_QK_NORM = 16, OZ_F_NORM_PLUS_1 = 32 /* norms store w - 1 */,
+       OZ_F_SHARED = 64 /* a feed-forward beside the experts */ };
 
 typedef enum oz_glu { OZ_GLU_SILU, OZ_GLU_GELU_TANH } oz_glu; /* the activation of a gated feed-forward */
 enum { OZ_MAX_LAYERS = 1024 };
@@ -26,6 +27,11 @@ typedef struct oz_dims {
     int64_t window;              /* of the layers in `sliding`; 0: none */
     uint64_t sliding[OZ_MAX_LAYERS / 64];
     int64_t n_experts, top_k;    /* 0: no mixture of experts */
+    int64_t expert_ffn, shared_ffn; /* widths of an expert, and of the feed-forward that every token of a layer with experts takes besides; shared 0: none */
+    int64_t n_groups, top_groups; /* see oz_route */
+    bool route_raw;
+    double route_scale;
+    uint64_t plain[OZ_MAX_LAYERS / 64]; /* layers without experts in a model that has some */
     double rms_norm_eps;
     double attn_scale;           /* on q . k; 0: head_dim^-0.5 */
     double attn_softcap, final_softcap, embed_scale; /* 0: none */
@@ -43,13 +49,16 @@ typedef struct oz_dims {
 typedef enum oz_slot {
     OZ_SLOT_EMBED, OZ_SLOT_FINAL_NORM, OZ_SLOT_HEAD, OZ_SLOT_PER_LAYER,
     OZ_SLOT_ATTN_NORM = OZ_SLOT_PER_LAYER, OZ_SLOT_Q, OZ_SLOT_K, OZ_SLOT_V, OZ_SLOT_O, OZ_SLOT_Q_NORM, OZ_SLOT_K_NORM, OZ_SLOT_ATTN_POST_NORM,
-    OZ_SLOT_FFN_NORM, OZ_SLOT_GATE, OZ_SLOT_UP, OZ_SLOT_DOWN, OZ_SLOT_FFN_POST_NORM, OZ_SLOT_ROUTER, OZ_SLOT_PER_EXPERT,
+    OZ_SLOT_FFN_NORM, OZ_SLOT_GATE, OZ_SLOT_UP, OZ_SLOT_DOWN, OZ_SLOT_FFN_POST_NORM, OZ_SLOT_ROUTER, OZ_SLOT_SHARED_GATE, OZ_SLOT_SHARED_UP, OZ_SLOT_SHARED_DOWN,
+    OZ_SLOT_PER_EXPERT,
     OZ_SLOT_EXPERT_GATE = OZ_SLOT_PER_EXPERT, OZ_SLOT_EXPERT_UP, OZ_SLOT_EXPERT_DOWN, OZ_SLOT_COUNT
 } oz_slot;
 
-typedef enum oz_dim { OZ_DIM_NONE, OZ_DIM_VOCAB, OZ_DIM_HIDDEN, OZ_DIM_FFN, OZ_DIM_Q, OZ_DIM_KV, OZ_DIM_HEAD, OZ_DIM_EXPERTS, OZ_DIM_QKV, OZ_DIM_GATE_UP } oz_dim;
+typedef enum oz_dim { OZ_DIM_NONE, OZ_DIM_VOCAB, OZ_DIM_HIDDEN, OZ_DIM_FFN, OZ_DIM_Q, OZ_DIM_KV, OZ_DIM_HEAD, OZ_DIM_EXPERTS, OZ_DIM_QKV, OZ_DIM_GATE_UP,
+    OZ_DIM_EXPERT_FFN, OZ_DIM_SHARED_FFN } oz_dim;
 
-/* A row of a tensor table: names a module (the first "%d" is the layer, the second the expert), its slot, role, shape in config terms, and when it is there. */
+/* A row of a tensor table: names a module (the first "%d" is the layer, the second the expert), its slot, role, shape in config terms, and when it is there:
+ * in layers whose kind has its slot (arch.c), and by features. */
 typedef struct oz_arch_row {
     const char *module, *class_name;
     oz_slot slot;
@@ -76,9 +85,11 @@ typedef struct oz_arch {
     oz_layer_kind (*layer)(const oz_dims *d, int64_t layer);
 } oz_arch;
 /* Tables that architectures share (arch.c). */
-extern const oz_arch_row oz_rows_top[], oz_rows_gqa[], oz_rows_qk_norm[], oz_rows_ffn_norm[], oz_rows_sandwich[] /* norms before and after each block */, oz_rows_gated_ffn[];
+extern const oz_arch_row oz_rows_top[], oz_rows_gqa[], oz_rows_qk_norm[], oz_rows_ffn_norm[], oz_rows_sandwich[] /* norms before and after each block */, oz_rows_gated_ffn[], oz_rows_experts[] /* mlp.gate, mlp.experts.N.gate_proj ... */;
 /* Attention and a gated feed-forward; a window, and the second rope if there are two, where the layer is in dims.sliding. */
 oz_layer_kind oz_layer_dense(const oz_dims *d, int64_t layer);
+/* The same with experts, but for the layers in dims.plain. */
+oz_layer_kind oz_layer_sparse(const oz_dims *d, int64_t layer);
 
 oz_status oz_arch_read(const oz_arch **arch, oz_dims *dims, const json_t *config, oz_err *err);
 int64_t oz_dim_get(const oz_dims *d, oz_dim dim);
@@ -86,9 +97,14 @@ int64_t oz_dim_get(const oz_dims *d, oz_dim dim);
 /* ---- configs (config.c, rope.c) ---- */
 /* The keys that configs have in common, over the architecture's defaults; then its own; then what both leave open. */
 oz_status oz_dims_read(oz_dims *d, const oz_arch *arch, const json_t *config, oz_err *err);
-static inline bool oz_dims_slides(const oz_dims *d, int64_t layer) { return d->sliding[layer / 64] >> layer % 64 & 1; }
-static inline void oz_dims_slide(oz_dims *d, int64_t layer) { d->sliding[layer / 64] |= (uint64_t)1 << layer % 64; }
+static inline bool oz_layers_has(const uint64_t *set, int64_t layer) { return set[layer / 64] >> layer % 64 & 1; } /* a set of layers: a bit each */
+static inline void oz_layers_put(uint64_t *set, int64_t layer) { set[layer / 64] |= (uint64_t)1 << layer % 64; }
+static inline bool oz_dims_slides(const oz_dims *d, int64_t layer) { return oz_layers_has(d->sliding, layer); }
+static inline void oz_dims_slide(oz_dims *d, int64_t layer) { oz_layers_put(d->sliding, layer); }
 oz_status oz_slide_all(oz_dims *d, const json_t *config, oz_err *err);
+/* Experts, under the names that an architecture gives to their number and width; how many a token takes. Defaults stand for what is absent. */
+typedef struct oz_expert_keys { const char *n_experts, *width; } oz_expert_keys;
+oz_status oz_experts_read(oz_dims *d, const json_t *config, const oz_expert_keys *keys, oz_err *err);
 /* use_sliding_window, sliding_window, max_window_layers, as configs of Qwen have them. */
 oz_status oz_window_from_read(oz_dims *d, const json_t *config, oz_err *err);
 oz_status oz_ropes_read(oz_dims *d, const json_t *config, oz_err *err);

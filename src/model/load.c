@@ -172,6 +172,7 @@ static oz_status route_new(oz_model *m, oz_err *err) {
     oz_program *p = &m->program;
     oz_route *r = &p->route;
     r->n_experts = m->dims.n_experts, r->top_k = m->dims.top_k;
+    r->raw = m->dims.route_raw, r->scale = (float)m->dims.route_scale, r->n_groups = m->dims.n_groups, r->top_groups = m->dims.top_groups;
     const size_t n_pairs = (size_t)(m->info.max_tok * r->top_k);
     const struct { void **out; size_t n; } want[] = {{(void **)&r->experts, n_pairs}, {(void **)&r->weights, n_pairs}, {(void **)&r->pairs, n_pairs},
                                                      {(void **)&r->rows, n_pairs}, {(void **)&r->starts, (size_t)r->n_experts + 1}};
@@ -206,11 +207,17 @@ static oz_status rope_table_new(oz_model *m, int i, oz_err *err) {
     return OZ_OK;
 }
 
+static int64_t widest_of(const int64_t *n, int count) {
+    int64_t most = 0;
+    for (int i = 0; i < count; i++) most = n[i] > most ? n[i] : most;
+    return most;
+}
+
 static oz_status bufs_new(oz_model *m, oz_err *err) {
     const oz_dims *d = &m->dims;
     const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->n_heads_kv * d->head_dim, t = m->info.max_tok, pairs = t * (d->top_k ? d->top_k : 1);
-    int64_t widest = d->hidden_size > d->intermediate_size ? d->hidden_size : d->intermediate_size;
-    if (n_q > widest) widest = n_q;
+    const int64_t ffn = widest_of((int64_t[]){d->intermediate_size, d->n_experts ? d->expert_ffn : 0, d->n_experts ? d->shared_ffn : 0}, 3);
+    const int64_t widest = widest_of((int64_t[]){d->hidden_size, ffn, n_q}, 3);
     m->program.head_rows = HEAD_CHUNK_BYTES / (d->vocab_size * (int64_t)sizeof(float));
     if (m->program.head_rows < 1) m->program.head_rows = 1;
     if (m->program.head_rows > t) m->program.head_rows = t;
@@ -219,11 +226,11 @@ static oz_status bufs_new(oz_model *m, oz_err *err) {
     const struct { oz_form form; int64_t width, rows; } want[OZ_BUF_COUNT] = {
         [OZ_BUF_RESIDUAL] = {OZ_FORM_F32, d->hidden_size, t}, [OZ_BUF_X] = {OZ_FORM_F32, d->hidden_size, t},
         [OZ_BUF_Q8] = {OZ_FORM_Q8, widest, pairs},            [OZ_BUF_F8] = {OZ_FORM_F8, widest, pairs},
-        [OZ_BUF_FFN16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, d->intermediate_size, pairs},
+        [OZ_BUF_FFN16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, ffn, pairs},
         [OZ_BUF_X16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, widest, pairs},
         [OZ_BUF_QKV] = {OZ_FORM_F32, n_q + 2 * n_kv, t},      [OZ_BUF_ATTN] = {OZ_FORM_F32, n_q, t},
-        [OZ_BUF_OUT] = {OZ_FORM_F32, d->hidden_size, t},      [OZ_BUF_GATE_UP] = {OZ_FORM_F32, 2 * d->intermediate_size, pairs},
-        [OZ_BUF_FFN] = {OZ_FORM_F32, d->intermediate_size, pairs},
+        [OZ_BUF_OUT] = {OZ_FORM_F32, d->hidden_size, t},      [OZ_BUF_GATE_UP] = {OZ_FORM_F32, 2 * ffn, pairs},
+        [OZ_BUF_FFN] = {OZ_FORM_F32, ffn, pairs},
         [OZ_BUF_ROUTER] = {OZ_FORM_F32, d->n_experts, t},     [OZ_BUF_PAIRS] = {OZ_FORM_F32, d->n_experts ? d->hidden_size : 0, pairs},
         [OZ_BUF_ROWS] = {OZ_FORM_F32, d->hidden_size, m->program.head_rows},
         [OZ_BUF_LOGITS] = {OZ_FORM_F32, d->vocab_size, m->program.head_rows}};
@@ -282,7 +289,7 @@ static void slot_count(oz_model *m, int first, int64_t n, int64_t used) {
 static oz_status tap_rows_new(oz_model *m, oz_err *err) {
     int64_t widest = 0; /* a token's rows together */
     for (const oz_step *s = m->program.steps; s < m->program.steps + m->program.n; s++)
-        if (s->op == OZ_OP_TAP && s->n * s->tok_rows > widest) widest = s->n * s->tok_rows;
+        if (s->op == OZ_OP_TAP && m->program.bufs[s->src].width * s->tok_rows > widest) widest = m->program.bufs[s->src].width * s->tok_rows;
     m->tap_starts = oz_alloc_array((size_t)m->dims.n_experts + 1, sizeof *m->tap_starts);
     return widest ? oz_big_new((void **)&m->tap_rows, (size_t)(m->info.max_tok * widest) * sizeof(float), "taps", err) : OZ_OK;
 }

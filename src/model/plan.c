@@ -119,10 +119,10 @@ static void emit_gqa(oz_model *m, int layer, const oz_layer_kind *kind) {
     emit_add(m, layer, OZ_SLOT_ATTN_POST_NORM);
 }
 
-static void emit_glu(oz_model *m, int layer, int64_t tok_rows) {
+static void emit_glu(oz_model *m, int layer, int64_t n, int64_t tok_rows) {
     static const oz_op ops[] = {[OZ_GLU_SILU] = OZ_OP_SILU_MUL, [OZ_GLU_GELU_TANH] = OZ_OP_GELU_MUL};
     oz_step *s = emit(m, ops[m->dims.glu], layer);
-    s->dst = OZ_BUF_FFN, s->src = OZ_BUF_GATE_UP, s->n = m->dims.intermediate_size, s->tok_rows = tok_rows;
+    s->dst = OZ_BUF_FFN, s->src = OZ_BUF_GATE_UP, s->n = n, s->tok_rows = tok_rows;
 }
 
 static void emit_gated_ffn(oz_model *m, int layer, const oz_layer_kind *kind) {
@@ -131,7 +131,7 @@ static void emit_gated_ffn(oz_model *m, int layer, const oz_layer_kind *kind) {
     static const oz_slot gate_up[] = {OZ_SLOT_GATE, OZ_SLOT_UP}, down[] = {OZ_SLOT_DOWN};
     emit_norm(m, layer, OZ_BUF_X, OZ_BUF_RESIDUAL, 0, oz_model_slot(m, layer, OZ_SLOT_FFN_NORM).vec, 1, d->hidden_size);
     emit_linears(m, layer, OZ_BUF_GATE_UP, OZ_BUF_X, gate_up, 2);
-    emit_glu(m, layer, 1);
+    emit_glu(m, layer, d->intermediate_size, 1);
     emit_linears(m, layer, OZ_BUF_OUT, OZ_BUF_FFN, down, 1);
     emit_add(m, layer, OZ_SLOT_FFN_POST_NORM);
 }
@@ -157,6 +157,14 @@ static void emit_grouped(oz_model *m, int layer, oz_bufid dst, oz_bufid src, con
     }
 }
 
+/* The feed-forward of every token beside its experts': from X into X, which nothing else reads any more. */
+static void emit_shared(oz_model *m, int layer) {
+    static const oz_slot gate_up[] = {OZ_SLOT_SHARED_GATE, OZ_SLOT_SHARED_UP}, down[] = {OZ_SLOT_SHARED_DOWN};
+    emit_linears(m, layer, OZ_BUF_GATE_UP, OZ_BUF_X, gate_up, 2);
+    emit_glu(m, layer, m->dims.shared_ffn, 1);
+    emit_linears(m, layer, OZ_BUF_X, OZ_BUF_FFN, down, 1);
+}
+
 /* A token goes to top_k experts: its row is copied once for each, sorted by expert, and comes back as their weighted sum. */
 static void emit_moe(oz_model *m, int layer, const oz_layer_kind *kind) {
     (void)kind;
@@ -169,11 +177,16 @@ static void emit_moe(oz_model *m, int layer, const oz_layer_kind *kind) {
     emit(m, OZ_OP_SORT, layer);
     s = emit(m, OZ_OP_SPREAD, layer);
     s->dst = OZ_BUF_PAIRS, s->src = OZ_BUF_X, s->n = d->hidden_size, s->tok_rows = d->top_k;
+    if (d->shared_ffn) emit_shared(m, layer);
     emit_grouped(m, layer, OZ_BUF_GATE_UP, OZ_BUF_PAIRS, gate_up, 2);
-    emit_glu(m, layer, d->top_k);
+    emit_glu(m, layer, d->expert_ffn, d->top_k);
     emit_grouped(m, layer, OZ_BUF_PAIRS, OZ_BUF_FFN, down, 1);
     s = emit(m, OZ_OP_COMBINE, layer);
     s->dst = OZ_BUF_OUT, s->src = OZ_BUF_PAIRS, s->n = d->hidden_size;
+    if (d->shared_ffn) {
+        s = emit(m, OZ_OP_ADD, layer);
+        s->dst = OZ_BUF_OUT, s->src = OZ_BUF_X, s->n = d->hidden_size;
+    }
     emit_add(m, layer, OZ_SLOT_FFN_POST_NORM);
 }
 
@@ -257,7 +270,12 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
         break;
     case OZ_OP_KV_WRITE: fprintf(out, "KV <- %s[%lld:+%lld]", buf_names[s->src], (long long)s->src_col, (long long)(2 * s->n)); break;
     case OZ_OP_TAP: fprintf(out, "%s [%lld]", buf_names[s->src], (long long)s->n); break;
-    case OZ_OP_ROUTE: fprintf(out, "experts, weights [tokens, %lld] <- %s", (long long)m->dims.top_k, buf_names[s->src]); break;
+    case OZ_OP_ROUTE:
+        fprintf(out, "experts, weights [tokens, %lld] <- %s", (long long)m->dims.top_k, buf_names[s->src]);
+        if (m->dims.n_groups) fprintf(out, ", of %lld of %lld groups", (long long)m->dims.top_groups, (long long)m->dims.n_groups);
+        if (!m->dims.route_raw) fprintf(out, ", renormalised");
+        if (m->dims.route_scale > 0) fprintf(out, ", times %g", m->dims.route_scale);
+        break;
     case OZ_OP_SORT: fprintf(out, "rows of %lld experts <- experts", (long long)m->dims.n_experts); break;
     case OZ_OP_GROUPED:
         fprintf(out, "%s[%lld:+%lld] <- %s (%s), rows by expert, x %s and %d more [%s]", buf_names[s->dst], (long long)s->dst_col, (long long)s->n, buf_names[s->src],

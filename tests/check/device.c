@@ -477,9 +477,12 @@ static void experts_case(dck *k) {
     const int64_t n_e = ck_int(c, 1, MAX_EXPERTS), top = ck_int(c, 1, n_e < 4 ? n_e : 4), n_tok = ck_int(c, 1, 40), n = 16 * ck_int(c, 1, 9), rows = ck_int(c, 1, 70), pairs = n_tok * top;
     float *logits = floats(c, n_tok * n_e, ck_int(c, 0, 3) ? CK_NORMAL : CK_INTEGER), *x = floats(c, n_tok * n, CK_NORMAL), *spread = oz_alloc_array((size_t)(pairs * n), 4);
     host_route h, g;
-    const oz_route host = {n_e, top, h.experts, h.weights, h.pairs, h.rows, h.starts};
+    const bool grouped = n_e % 2 == 0 && top <= n_e / 2 && ck_int(c, 0, 1);
+    const oz_route host = {.n_experts = n_e, .top_k = top, .experts = h.experts, .weights = h.weights, .pairs = h.pairs, .rows = h.rows, .starts = h.starts, .raw = ck_int(c, 0, 1),
+                           .scale = ck_int(c, 0, 1) ? 2.5f : 0, .n_groups = grouped ? 2 : 0, .top_groups = grouped};
     dbuf mem[5] = {dbuf_new(k, (size_t)pairs * 4, NULL), dbuf_new(k, (size_t)pairs * 4, NULL), dbuf_new(k, (size_t)pairs * 4, NULL), dbuf_new(k, (size_t)pairs * 4, NULL), dbuf_new(k, (size_t)(n_e + 1) * 4, NULL)};
-    const oz_route dev = {n_e, top, mem[0].p, mem[1].p, mem[2].p, mem[3].p, mem[4].p};
+    oz_route dev = host;
+    dev.experts = mem[0].p, dev.weights = mem[1].p, dev.pairs = mem[2].p, dev.rows = mem[3].p, dev.starts = mem[4].p;
     dbuf ld = dbuf_new(k, (size_t)(n_tok * n_e) * 4, logits), xd = dbuf_new(k, (size_t)(n_tok * n) * 4, x), sd = dbuf_new(k, (size_t)(pairs * n) * 4, NULL), yd = dbuf_new(k, (size_t)(pairs * rows) * 4, NULL),
          od = dbuf_new(k, (size_t)(n_tok * n) * 4, NULL);
     k->ref_ops->route(k->ref, &host, logits, n_e, n_tok), k->ref_ops->sort(k->ref, &host, n_tok);

@@ -17,28 +17,57 @@ static void fill_router(ck *c, float *logits, int64_t n, int i) {
     if (i % 9 == 4) logits[ck_int(c, 0, n - 1)] = i % 2 ? NAN : -INFINITY;
 }
 
+/* Whether an expert is in one of the groups whose best are best. */
+static bool open_to(const float *logits, const oz_route *r, int32_t e) {
+    if (!r->n_groups) return true;
+    const int32_t n = (int32_t)(r->n_experts / r->n_groups);
+    int32_t best[OZ_MAX_GROUPS];
+    for (int32_t g = 0; g < r->n_groups; g++) {
+        best[g] = g * n;
+        for (int32_t i = g * n; i < (g + 1) * n; i++)
+            if (before(logits, i, best[g])) best[g] = i;
+    }
+    int64_t better = 0;
+    for (int32_t g = 0; g < r->n_groups; g++) better += before(logits, best[g], best[e / n]);
+    return better < r->top_groups;
+}
+
+/* Any number of experts, of which the rule keeps at least top_k. */
+static oz_route rule_of(ck *c, int i) {
+    oz_route r = {.n_experts = i % 5 ? ck_int(c, 1, 20) : ck_int(c, 1, 200), .raw = i % 3 == 1, .scale = i % 4 == 3 ? 16.0f : 0};
+    int64_t open = r.n_experts;
+    if (i % 6 > 3) {
+        r.n_groups = ck_int(c, 1, 9), r.top_groups = ck_int(c, 1, r.n_groups);
+        r.n_experts *= r.n_groups, open *= r.top_groups;
+    }
+    r.top_k = i % 7 == 0 ? open : ck_int(c, 1, open < 9 ? open : 9);
+    return r;
+}
+
 /* Experts exactly; weights to a unit of the last place, or no numbers where a logit is none. */
 void ck_route(ck *c) {
     for (int i = 0; i < 400; i++, c->n_cases++) {
-        const int64_t n = i % 5 ? ck_int(c, 1, 20) : ck_int(c, 1, 200), k = i % 7 == 0 ? n : ck_int(c, 1, n < 9 ? n : 9);
+        const oz_route rule = rule_of(c, i);
+        const int64_t n = rule.n_experts, k = rule.top_k;
         ck_buf logits = ck_buf_new((size_t)n * sizeof(float), 4 * (size_t)ck_int(c, 0, 7)), ids = ck_buf_new((size_t)k * 4, 0), weights = ck_buf_new((size_t)k * 4, 0);
         const float *l = logits.p, *w = weights.p;
         const int32_t *found = ids.p;
         fill_router(c, logits.p, n, i);
-        c->dev.table.route(ids.p, weights.p, l, n, k);
+        c->dev.table.route(ids.p, weights.p, l, &rule);
         bool any_nan = n == 1 && isinf(l[0]); /* exp(-inf - -inf) */
         for (int64_t e = 0; e < n; e++) any_nan |= isnan(l[e]);
-        long double sum = 0;
+        long double sum = 0, all = 0;
+        for (int64_t e = 0; e < n; e++) all += expl((long double)l[e] - l[found[0]]);
         for (int64_t s = 0; s < k; s++) {
             int64_t better = 0;
-            for (int32_t e = 0; e < n && found[s] >= 0 && found[s] < n; e++) better += before(l, e, found[s]);
-            if (found[s] < 0 || found[s] >= n || better != s) ck_fail(c, "%lld of %lld: slot %lld has expert %d, which is number %lld", (long long)k, (long long)n, (long long)s, found[s], (long long)better);
+            for (int32_t e = 0; e < n && found[s] >= 0 && found[s] < n; e++) better += before(l, e, found[s]) && open_to(l, &rule, e);
+            if (found[s] < 0 || found[s] >= n || better != s || !open_to(l, &rule, found[s])) ck_fail(c, "%lld of %lld: slot %lld has expert %d, which is number %lld", (long long)k, (long long)n, (long long)s, found[s], (long long)better);
             else sum += expl((long double)l[found[s]] - l[found[0]]);
         }
         for (int64_t s = 0; s < k && !any_nan && found[s] >= 0 && found[s] < n; s++) {
-            const double want = (double)(expl((long double)l[found[s]] - l[found[0]]) / sum);
+            const double want = (double)(expl((long double)l[found[s]] - l[found[0]]) / (rule.raw ? all : sum)) * (rule.scale > 0 ? rule.scale : 1);
             ck_bound(c, ck_ulp(w[s], want), 1, "weight %lld of %lld: expected %.9g, found %.9g", (long long)s, (long long)k, want, w[s]);
-            if (k == 1 && w[0] != 1) ck_fail(c, "weight of a lone expert: expected 1, found %.9g", w[0]);
+            if (k == 1 && !rule.raw && !(rule.scale > 0) && w[0] != 1) ck_fail(c, "weight of a lone expert: expected 1, found %.9g", w[0]);
         }
         if (any_nan && !isnan(w[0])) ck_fail(c, "a logit is no number, the weight is %.9g", w[0]);
         ck_buf_check(c, &ids, "experts"), ck_buf_check(c, &weights, "weights");
@@ -105,8 +134,8 @@ static void moe_init(ck *c, moe *m, int i) {
     m->logits = oz_alloc_array((size_t)(m->n_tok * m->n_experts), sizeof *m->logits);
     for (int64_t t = 0; t < m->n_tok; t++) fill_router(c, m->logits + t * m->n_experts, m->n_experts, i % 3 == 2 ? 3 : i % 3); /* 3: all to the first */
     const int64_t pairs = m->n_tok * m->k;
-    m->route = (oz_route){m->n_experts, m->k, oz_alloc_array((size_t)pairs, 4), oz_alloc_array((size_t)pairs, 4), oz_alloc_array((size_t)pairs, 4),
-                          oz_alloc_array((size_t)pairs, 4), oz_alloc_array((size_t)m->n_experts + 1, 4)};
+    m->route = (oz_route){.n_experts = m->n_experts, .top_k = m->k, .experts = oz_alloc_array((size_t)pairs, 4), .weights = oz_alloc_array((size_t)pairs, 4), .pairs = oz_alloc_array((size_t)pairs, 4),
+                          .rows = oz_alloc_array((size_t)pairs, 4), .starts = oz_alloc_array((size_t)m->n_experts + 1, 4)};
     m->plain = (oz_rows){OZ_FORM_F32, oz_alloc_array((size_t)(pairs * m->cols), 4), m->cols, NULL};
     m->spread = m->form == OZ_FORM_F32 ? m->plain : (oz_rows){m->form, oz_alloc_array((size_t)(pairs * m->cols), 1), m->cols, oz_alloc_array((size_t)pairs, 4)};
     m->y = ck_buf_new((size_t)(pairs * m->rows) * sizeof(float), 0), m->out = ck_buf_new((size_t)(m->n_tok * m->rows) * sizeof(float), 0);

@@ -292,24 +292,30 @@ static void kl_target(oz_kl_stat *o, const float *r, const float *x, int32_t tar
 
 /* ---- experts ---- */
 
-static void route_ties(int32_t *experts, float *weights, const float *logits, int64_t n, int64_t k) {
+static void route_ties(int32_t *experts, float *weights, const float *logits, const oz_route *r) {
+    const int64_t n = r->n_experts;
     float *turned = oz_alloc_array((size_t)n, sizeof *turned);
     for (int64_t e = 0; e < n; e++) turned[e] = logits[n - 1 - e];
-    right.route(experts, weights, turned, n, k);
-    for (int64_t s = 0; s < k; s++) experts[s] = (int32_t)n - 1 - experts[s];
+    right.route(experts, weights, turned, r);
+    for (int64_t s = 0; s < r->top_k; s++) experts[s] = (int32_t)n - 1 - experts[s];
     oz_free(turned);
 }
-static void route_shares(int32_t *experts, float *weights, const float *logits, int64_t n, int64_t k) {
-    double sum = 0, chosen = 0;
-    right.route(experts, weights, logits, n, k);
-    for (int64_t e = 0; e < n; e++) sum += exp(logits[e] - logits[experts[0]]);
-    for (int64_t s = 0; s < k; s++) chosen += exp(logits[experts[s]] - logits[experts[0]]);
-    for (int64_t s = 0; s < k; s++) weights[s] *= (float)(chosen / sum);
+static void route_wrong(int32_t *experts, float *weights, const float *logits, const oz_route *r) {
+    right.route(experts, weights, logits, r);
+    experts[r->top_k - 1] = (int32_t)((experts[r->top_k - 1] + 1) % r->n_experts);
 }
-static void route_wrong(int32_t *experts, float *weights, const float *logits, int64_t n, int64_t k) {
-    right.route(experts, weights, logits, n, k);
-    experts[k - 1] = (int32_t)((experts[k - 1] + 1) % n);
-}
+/* NAME: the rule, but for what EDIT does to it. */
+#define ROUTE_RULE(name, edit)                                                                                       \
+    static void name(int32_t *experts, float *weights, const float *logits, const oz_route *rule) {                  \
+        oz_route r = *rule;                                                                                          \
+        edit;                                                                                                        \
+        right.route(experts, weights, logits, &r);                                                                   \
+    }
+ROUTE_RULE(route_raw, r.raw = true)
+ROUTE_RULE(route_not_raw, r.raw = false)
+ROUTE_RULE(route_scale, r.scale = 0)
+ROUTE_RULE(route_all_groups, r.n_groups = 0)
+ROUTE_RULE(route_one_group_more, r.top_groups += r.top_groups < r.n_groups)
 static void combine_slot(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t k, int64_t n) {
     right.combine(y, x, ld, rows, weights, k > 1 ? k - 1 : k, n);
 }
@@ -500,7 +506,11 @@ static const mutation mutations[] = {
     IN_TABLE(kl, "NaN from an excluded token", kl_infinite),
     IN_TABLE(kl, "the reference's probability for both", kl_target),
     IN_TABLE(route, "ties to the higher number", route_ties),
-    IN_TABLE(route, "not divided by their sum", route_shares),
+    IN_TABLE(route, "never divided by their sum", route_raw),
+    IN_TABLE(route, "always divided by their sum", route_not_raw),
+    IN_TABLE(route, "not scaled", route_scale),
+    IN_TABLE(route, "of all groups", route_all_groups),
+    IN_TABLE(route, "of a group too many", route_one_group_more),
     IN_TABLE(route, "the last expert's neighbour", route_wrong),
     IN_TABLE(combine, "the last slot left out", combine_slot),
     IN_TABLE(combine, "the last weight dropped", combine_weight),

@@ -11,7 +11,8 @@
 #include "base/mem.h"
 #include "model/model.h"
 
-static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral", "mistral", "qwen2", "qwen2-window", "qwen3-yarn", "rope-linear", "rope-yarn", "phi3", "phi3-short", "phi3-long", "gemma", "gemma2", "gemma3", "gemma3-vision"};
+static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral", "mistral", "qwen2", "qwen2-window", "qwen3-yarn", "rope-linear", "rope-yarn", "phi3", "phi3-short", "phi3-long", "gemma", "gemma2", "gemma3", "gemma3-vision",
+                                    "qwen3_moe", "qwen3_moe-fused", "deepseek"};
 enum { N_MODELS = sizeof names / sizeof *names };
 
 typedef struct fixture {
@@ -313,6 +314,8 @@ static void test_bad_calls(void **s) {
 }
 
 #define TINY "{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":4"
+#define MOE "{\"model_type\":\"qwen3_moe\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":4"
+#define DEEPSEEK "{\"model_type\":\"deepseek\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"n_routed_experts\":4"
 static void test_configs(void **s) {
     (void)s;
     static const struct { const char *json, *words; } bad[] = {
@@ -337,6 +340,13 @@ static void test_configs(void **s) {
         {TINY ",\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":4}", "config.json.layer_types[1]: sliding_attention is not run here"},
         {TINY ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "config.json.layer_types[1]: sliding_attention, but there is no sliding_window"},
         {TINY ",\"layer_types\":[\"full_attention\",\"linear_attention\"]}", "config.json.layer_types[1]: must be"},
+        {MOE ",\"num_experts\":0}", "config.json.num_experts: must be"},
+        {MOE ",\"num_experts\":4,\"num_experts_per_tok\":5}", "config.json.num_experts_per_tok: must be"},
+        {MOE ",\"num_experts\":4}", "config.json.num_experts_per_tok: missing"},
+        {MOE ",\"mlp_only_layers\":[2]}", "config.json.mlp_only_layers[0]: must be a layer 0..1, found 2"},
+        {MOE ",\"decoder_sparse_step\":0}", "config.json.decoder_sparse_step: must be"},
+        {DEEPSEEK ",\"num_experts_per_tok\":2,\"scoring_func\":\"sigmoid\"}", "config.json.scoring_func: \"sigmoid\" is not run here"},
+        {DEEPSEEK "}", "config.json.num_experts_per_tok: missing"},
         {TINY ",\"layer_types\":[\"full_attention\"]}", "config.json.layer_types: must be a list of 2"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         oz_err e = {0};

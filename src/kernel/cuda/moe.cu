@@ -1,11 +1,34 @@
 /* A mixture of experts, plainly: route, sort, spread, combine, and the product of each expert with its run of sorted rows.
  *
- * route: a thread a token takes the top_k likeliest experts from the best down, ties to the lower number; their softmax weights, in f64, divided by their
- * sum. sort: a thread an expert counts its pairs and writes them in order, so the result is the stable one. grouped: one launch of the plain product an
+ * route: a thread a token takes the top_k likeliest experts of the groups that are kept from the best down, ties to the lower number; their softmax
+ * weights, in f64, divided by their sum where the route is not raw. sort: a thread an expert counts its pairs and writes them in order, so the result is the stable one. grouped: one launch of the plain product an
  * expert; its blocks read where the expert's rows begin and end, and those without rows return at once. */
 #include "kernel/cuda/device.cuh"
 
 enum { THREADS = 256, MAX_EXPERTS = 1024 };
+
+static __device__ double routable(float logit) { return isnan(logit) ? -INFINITY : (double)logit; }
+
+static __device__ double group_best(const float *x, const oz_route &r, int64_t g) {
+    const int64_t n = r.n_experts / r.n_groups;
+    double best = -INFINITY;
+    for (int64_t e = g * n; e < (g + 1) * n; e++) best = fmax(best, routable(x[e]));
+    return best;
+}
+
+static __device__ uint64_t groups_kept(const float *x, const oz_route &r) {
+    uint64_t kept = 0;
+    for (int64_t g = 0; g < r.n_groups; g++) {
+        const double best = group_best(x, r, g);
+        int64_t before = 0;
+        for (int64_t o = 0; o < r.n_groups; o++) {
+            const double other = group_best(x, r, o);
+            before += other > best || (other == best && o < g);
+        }
+        if (before < r.top_groups) kept |= (uint64_t)1 << g;
+    }
+    return kept;
+}
 
 static __global__ void route_tokens(oz_route r, const float *logits, int64_t ld, int64_t n_tok) {
     pdl_wait();
@@ -14,21 +37,23 @@ static __global__ void route_tokens(oz_route r, const float *logits, int64_t ld,
     const float *x = logits + t * ld;
     int32_t *experts = r.experts + t * r.top_k;
     double sum = 0, chosen = 0, last = INFINITY;
+    const uint64_t kept = groups_kept(x, r);
+    const int64_t group = r.n_groups ? r.n_experts / r.n_groups : 1;
     for (int64_t i = 0; i < r.top_k; i++) {
         int32_t best = -1;
         double best_logit = 0;
         for (int32_t e = 0; e < r.n_experts; e++) {
-            const double v = isnan(x[e]) ? -INFINITY : (double)x[e];
-            const bool behind = i == 0 || v < last || (v == last && e > experts[i - 1]);
-            if (behind && (best < 0 || v > best_logit)) best = e, best_logit = v;
+            const double v = routable(x[e]);
+            const bool behind = i == 0 || v < last || (v == last && e > experts[i - 1]), open = !r.n_groups || (kept >> e / group & 1);
+            if (open && behind && (best < 0 || v > best_logit)) best = e, best_logit = v;
         }
         experts[i] = best;
         last = best_logit;
     }
-    const double max = x[experts[0]];
+    const double max = x[experts[0]], scale = r.scale > 0 ? r.scale : 1;
     for (int64_t e = 0; e < r.n_experts; e++) sum += exp(x[e] - max);
     for (int64_t i = 0; i < r.top_k; i++) chosen += exp(x[experts[i]] - max) / sum;
-    for (int64_t i = 0; i < r.top_k; i++) r.weights[t * r.top_k + i] = (float)(exp(x[experts[i]] - max) / sum / chosen);
+    for (int64_t i = 0; i < r.top_k; i++) r.weights[t * r.top_k + i] = (float)(exp(x[experts[i]] - max) / sum / (r.raw ? 1 : chosen) * scale);
 }
 
 static __global__ void sort_pairs(oz_route r, int64_t n_pairs) {

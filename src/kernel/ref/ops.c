@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "kernel/ref/ref.h"
+#include "kernel/step.h"
 
 static void norm(float *y, const float *x, const float *w, int64_t dim, float eps) {
     double sum = 0;
@@ -100,25 +101,51 @@ void oz_attention__ref(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, i
     }
 }
 
+static double routable(float logit) { return isnan(logit) ? -INFINITY : (double)logit; }
+
+static double group_best(const float *logits, const oz_route *r, int64_t g) {
+    const int64_t n = r->n_experts / r->n_groups;
+    double best = -INFINITY;
+    for (int64_t e = g * n; e < (g + 1) * n; e++) best = fmax(best, routable(logits[e]));
+    return best;
+}
+
+/* A bit each group whose experts may be chosen: those before which fewer than top_groups stand. */
+static uint64_t groups_kept(const float *logits, const oz_route *r) {
+    uint64_t kept = 0;
+    for (int64_t g = 0; g < r->n_groups; g++) {
+        const double best = group_best(logits, r, g);
+        int64_t before = 0;
+        for (int64_t o = 0; o < r->n_groups; o++) {
+            const double other = group_best(logits, r, o);
+            before += other > best || (other == best && o < g);
+        }
+        if (before < r->top_groups) kept |= (uint64_t)1 << g;
+    }
+    return kept;
+}
+
 /* From the likeliest down: the next expert is the best of those behind the last in (logit, number). A logit that is no number comes last, and makes all
  * weights no numbers. */
-static void route(int32_t *experts, float *weights, const float *logits, int64_t n_experts, int64_t top_k) {
+static void route(int32_t *experts, float *weights, const float *logits, const oz_route *r) {
     double sum = 0, chosen = 0, last = INFINITY;
+    const uint64_t kept = groups_kept(logits, r);
+    const int64_t n_experts = r->n_experts, top_k = r->top_k, group = r->n_groups ? n_experts / r->n_groups : 1;
     for (int64_t i = 0; i < top_k; i++) {
         int32_t best = -1;
         double best_logit = 0;
         for (int32_t e = 0; e < n_experts; e++) {
-            const double v = isnan(logits[e]) ? -INFINITY : logits[e];
-            const bool behind = i == 0 || v < last || (v == last && e > experts[i - 1]);
-            if (behind && (best < 0 || v > best_logit)) best = e, best_logit = v;
+            const double v = routable(logits[e]);
+            const bool behind = i == 0 || v < last || (v == last && e > experts[i - 1]), open = !r->n_groups || (kept >> e / group & 1);
+            if (open && behind && (best < 0 || v > best_logit)) best = e, best_logit = v;
         }
         experts[i] = best;
         last = best_logit;
     }
-    const double max = logits[experts[0]];
+    const double max = logits[experts[0]], scale = r->scale > 0 ? r->scale : 1;
     for (int64_t e = 0; e < n_experts; e++) sum += exp(logits[e] - max);
     for (int64_t i = 0; i < top_k; i++) chosen += exp(logits[experts[i]] - max) / sum;
-    for (int64_t i = 0; i < top_k; i++) weights[i] = (float)(exp(logits[experts[i]] - max) / sum / chosen);
+    for (int64_t i = 0; i < top_k; i++) weights[i] = (float)(exp(logits[experts[i]] - max) / sum / (r->raw ? 1 : chosen) * scale);
 }
 
 static void combine(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t top_k, int64_t n) {
