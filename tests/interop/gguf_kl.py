@@ -40,7 +40,7 @@ def requantize(source, target, name):
 
 
 class Theirs:
-    def __init__(self, path): self.m = llama_cpp.Llama(path, n_ctx=CTX, n_batch=CTX, n_ubatch=512, logits_all=True, n_threads=2, n_threads_batch=2, n_gpu_layers=0, verbose=False)
+    def __init__(self, path, threads): self.m = llama_cpp.Llama(path, n_ctx=CTX, n_batch=CTX, n_ubatch=512, logits_all=True, n_threads=threads, n_threads_batch=threads, n_gpu_layers=0, verbose=False)
 
     def logits(self, ids):
         self.m.reset()
@@ -83,14 +83,15 @@ def kinds(path):
 def main():
     p = argparse.ArgumentParser()
     for a in ('ounce', 'model', 'text', 'work'): p.add_argument(a)
-    p.add_argument('--windows', type=int, default=4)
+    p.add_argument('--windows', type=int, default=4), p.add_argument('--threads', type=int, default=1)
     a = p.parse_args()
     plain = os.path.join(a.work, 'plain.gguf')
     make_plain(a.model, plain)
     text = open(a.text, 'rb').read()[:a.windows * CTX * 8]
     ids = list(map(int, subprocess.run([a.ounce, 'tokenize', a.model], input=text, stdout=subprocess.PIPE, check=True).stdout.split()))[:a.windows * CTX]
     windows = [ids[i:i + CTX] for i in range(0, len(ids), CTX)]
-    ref, theirs_ref = [Ours(a.ounce, plain, a.work).logits(w) for w in windows], [Theirs(plain).logits(w) for w in windows]
+    ours, theirs = Ours(a.ounce, plain, a.work), Theirs(plain, a.threads)
+    ref, theirs_ref = [ours.logits(w) for w in windows], [theirs.logits(w) for w in windows]
     base = np.concatenate([kl(r, t) for r, t in zip(ref, theirs_ref)]).mean()
     print(f'{len(windows)} windows of {CTX} tokens. llama.cpp\'s bf16 to the bf16 model: {base:.6f}')
     print(f'{"file":8} {"bytes":>11} {"ounce":>10} {"llama.cpp":>10} {"to its own bf16":>16}  stored as')
@@ -98,7 +99,7 @@ def main():
     for name in TYPES:
         path = os.path.join(a.work, name + '.gguf')
         requantize(plain, path, name)
-        ours, theirs = Ours(a.ounce, path, a.work), Theirs(path)
+        ours, theirs = Ours(a.ounce, path, a.work), Theirs(path, a.threads)
         k = [[], [], []]
         for w, r, tr in zip(windows, ref, theirs_ref):
             t = theirs.logits(w)
