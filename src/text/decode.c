@@ -102,10 +102,11 @@ static oz_status run_fuse(oz_tokens *t, const oz_decoder *self) {
 }
 
 static oz_status run_replace(oz_tokens *t, const oz_decoder *self) {
+    size_t head;
     for (size_t i = 0; i < t->n; i++) {
         oz_slice s = token_at(t, i);
         bool changed = false;
-        OZ_TRY(oz_replace_run(&t->made, &changed, &self->replace, s, SIZE_MAX, &t->match, t->err));
+        OZ_TRY(oz_replace_run(&t->made, &changed, &head, &self->replace, s, SIZE_MAX, &t->match, t->err));
         if (!changed) oz_buf_append(&t->made, s.p, s.n);
         token_done(t);
     }
@@ -229,8 +230,9 @@ static oz_status run_word_piece(oz_tokens *t, const oz_decoder *self) {
 /* Every r.find in s by its content, as the reference does with plain strings: the empty one is in the empty text too. */
 static oz_status put_replaced(oz_buf *out, oz_tokens *t, const oz_replace *r, oz_slice s) {
     bool changed = !s.n && r->regex;
+    size_t head;
     if (changed) oz_buf_append(out, r->content.data, r->content.len);
-    OZ_TRY(oz_replace_run(out, &changed, r, s, SIZE_MAX, &t->match, t->err));
+    OZ_TRY(oz_replace_run(out, &changed, &head, r, s, SIZE_MAX, &t->match, t->err));
     if (!changed) oz_buf_append(out, s.p, s.n);
     return OZ_OK;
 }

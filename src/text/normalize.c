@@ -21,8 +21,12 @@ static oz_status run_lower(oz_buf *out, bool *changed, const oz_norm *self, oz_s
 }
 
 static oz_status run_replace(oz_buf *out, bool *changed, const oz_norm *self, oz_slice in, oz_norm_work *w, oz_err *err) {
-    OZ_TRY(oz_replace_run(out, changed, &self->replace, in, w->limit, &w->match, err));
-    if (!self->replace.content.len && out->len && in.p[0] != out->data[0]) w->moved = 0; /* its first character is gone */
+    size_t head, n = self->replace.content.len;
+    OZ_TRY(oz_replace_run(out, changed, &head, &self->replace, in, w->limit, &w->match, err));
+    if (head == 0)
+        w->moved = n + w->zero; /* put in front of the first character */
+    else if (head != SIZE_MAX)
+        w->moved = head <= w->zero ? n : 0; /* it counts as coming from the last character that it replaces */
     return OZ_OK;
 }
 

@@ -152,8 +152,8 @@ typedef struct oz_regex { oz_alphabet alphabet; void *code; } oz_regex;
 typedef struct oz_replace { oz_regex *regex; oz_buf find, content; } oz_replace; /* regex NULL: find is a string, not empty */
 oz_status oz_pattern_json(oz_slice *out, bool *is_regex, const json_t *v, oz_jpath path, oz_err *err);
 oz_status oz_replace_parse(oz_replace *r, const json_t *obj, oz_jpath path, oz_err *err);
-/* Appends to out unless nothing matches. Fails above limit bytes. */
-oz_status oz_replace_run(oz_buf *out, bool *changed, const oz_replace *r, oz_slice in, size_t limit, oz_match_work *w, oz_err *err);
+/* Appends to out unless nothing matches. Fails above limit bytes. head: how many bytes a match at the beginning takes; SIZE_MAX: none is there. */
+oz_status oz_replace_run(oz_buf *out, bool *changed, size_t *head, const oz_replace *r, oz_slice in, size_t limit, oz_match_work *w, oz_err *err);
 oz_status oz_replace_of(oz_replace *r, const json_t *obj, oz_jpath path, const char *key, oz_err *err); /* of a string, by nothing */
 void oz_replace_deinit(oz_replace *r);
 

@@ -24,12 +24,16 @@ static oz_status template_special(oz_ids *to, const oz_tok *t, const json_t *ite
     return OZ_OK;
 }
 
-static void put_before(oz_ids *ids, const oz_ids *first) {
-    oz_ids joined = {0};
-    for (size_t i = 0; i < first->len; i++) oz_ids_push(&joined, first->data[i]);
-    for (size_t i = 0; i < ids->len; i++) oz_ids_push(&joined, ids->data[i]);
-    oz_free(ids->data);
-    *ids = joined;
+/* side[0] in front of all, side[1] behind; both are used up. */
+static oz_status put_around(oz_tok *t, oz_ids side[2], oz_jpath path, oz_err *err) {
+    bool fits = t->prefix.len + side[0].len <= MAX_TEMPLATE_IDS && t->suffix.len + side[1].len <= MAX_TEMPLATE_IDS;
+    for (size_t i = 0; i < t->prefix.len && fits; i++) oz_ids_push(&side[0], t->prefix.data[i]);
+    for (size_t i = 0; i < side[1].len && fits; i++) oz_ids_push(&t->suffix, side[1].data[i]);
+    oz_free(side[1].data);
+    oz_free(fits ? t->prefix.data : side[0].data);
+    OZ_NEED(fits, err, OZ_E_UNSUPPORTED, "%s: more than %d ids put before or behind a text", path.s, MAX_TEMPLATE_IDS);
+    t->prefix = side[0];
+    return OZ_OK;
 }
 
 /* One item of a template: {"SpecialToken": ..} or {"Sequence": {"id": "A"}}. */
@@ -59,10 +63,7 @@ static oz_status parse_template(void *self, const json_t *obj, oz_jpath path, oz
     for (size_t i = 0; i < json_array_size(single) && st == OZ_OK; i++)
         st = template_item(side, &seen, t, json_array_get(single, i), specials, oz_jpath_at(at, i), err);
     if (st == OZ_OK && !seen) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: has no Sequence A", at.s);
-    if (st == OZ_OK) {
-        put_before(&t->prefix, &side[0]);
-        for (size_t i = 0; i < side[1].len; i++) oz_ids_push(&t->suffix, side[1].data[i]);
-    }
+    if (st == OZ_OK) return put_around(t, side, path, err);
     oz_free(side[0].data);
     oz_free(side[1].data);
     return st;
@@ -86,10 +87,7 @@ static oz_status around(void *self, const json_t *obj, oz_jpath path, oz_err *er
         else
             oz_ids_push(&one[k], (int32_t)n);
     }
-    if (st == OZ_OK) {
-        put_before(&t->prefix, &one[0]);
-        oz_ids_push(&t->suffix, one[1].data[0]);
-    }
+    if (st == OZ_OK) return put_around(t, one, path, err);
     oz_free(one[0].data);
     oz_free(one[1].data);
     return st;

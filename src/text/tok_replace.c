@@ -89,19 +89,22 @@ static oz_status put(oz_buf *out, const oz_replace *r, const char *p, size_t n, 
     return OZ_OK;
 }
 
-static oz_status replace_string(oz_buf *out, bool *changed, const oz_replace *r, oz_slice in, size_t limit, oz_err *err) {
+static oz_status replace_string(oz_buf *out, bool *changed, size_t *head, const oz_replace *r, oz_slice in, size_t limit, oz_err *err) {
     const char *p = in.p, *end = in.p + in.n, *hit;
     for (; (hit = memmem(p, (size_t)(end - p), r->find.data, r->find.len)); p = hit + r->find.len) {
         *changed = true;
+        if (hit == in.p) *head = r->find.len;
         OZ_TRY(put(out, r, p, (size_t)(hit - p), limit, err));
     }
     if (*changed) oz_buf_append(out, p, (size_t)(end - p));
     return OZ_OK;
 }
 
-oz_status oz_replace_run(oz_buf *out, bool *changed, const oz_replace *r, oz_slice in, size_t limit, oz_match_work *w, oz_err *err) {
+oz_status oz_replace_run(oz_buf *out, bool *changed, size_t *head, const oz_replace *r, oz_slice in, size_t limit, oz_match_work *w,
+                         oz_err *err) {
+    *head = SIZE_MAX;
     if (!in.n) return OZ_OK;
-    if (!r->regex) return replace_string(out, changed, r, in, limit, err);
+    if (!r->regex) return replace_string(out, changed, head, r, in, limit, err);
     OZ_TRY(oz_match_work_room(w, in.n, err));
     oz_matches it = oz_matches_of(r->regex->code, w->kinds, oz_alphabet_map(w->kinds, &r->regex->alphabet, in));
     const char *p = in.p, *end = in.p + in.n;
@@ -113,6 +116,7 @@ oz_status oz_replace_run(oz_buf *out, bool *changed, const oz_replace *r, oz_sli
         for (; chars < m.begin; chars++) p += oz_uc_len(*p);
         OZ_TRY(put(out, r, from, (size_t)(p - from), limit, err));
         for (; chars < m.end; chars++) p += oz_uc_len(*p);
+        if (!m.begin) *head = (size_t)(p - in.p);
         *changed = true;
     }
     if (*changed) oz_buf_append(out, p, (size_t)(end - p));

@@ -145,6 +145,18 @@ static void long_lists_are_bounded(void **state) {
     test_contains(err.msg, "a template of more than 1024 ids");
     oz_buf_clear(&many);
     oz_err_clear(&err);
+    oz_buf_puts(&many, "'post_processor':{'type':'Sequence','processors':[");
+    for (int i = 0; i < 2000; i++) oz_buf_puts(&many, "{'type':'BertProcessing','cls':['a',0],'sep':['b',1]},");
+    oz_buf_puts(&many, "{'type':'ByteLevel'}]}");
+    assert_int_not_equal(
+        load(&t,
+             "'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'<s>','type_id':0}},"
+             "{'Sequence':{'id':'A','type_id':0}}],'pair':[],'special_tokens':{'<s>':{'id':'<s>','ids':[5],'tokens':['<s>']}}}",
+             many.data, &err),
+        OZ_OK);
+    test_contains(err.msg, "more than 1024 ids put before or behind a text");
+    oz_buf_clear(&many);
+    oz_err_clear(&err);
     oz_buf_puts(&many, "{'Regex':'");
     for (int i = 0; i < 20000; i++) oz_buf_puts(&many, "x");
     oz_buf_puts(&many, "'}");
