@@ -64,6 +64,7 @@ typedef struct oz_cpu_table {
     float (*quantize_f8)(float *q, const float *x, int64_t n);   /* e4m3 values, widened */
     void (*round_bf16)(uint16_t *y, const float *x, int64_t n);  /* nearest, ties to even; NaN stays one */
     void (*rope)(float *head, const float *cos, const float *sin, int64_t half);
+    void (*rope_pairs)(float *head, const float *cos, const float *sin, int64_t half);
     void (*silu_mul)(float *y, const float *gate, const float *up, int64_t n);
     void (*gelu_mul)(float *y, const float *gate, const float *up, int64_t n);
     void (*scale)(float *x, int64_t n, float factor);

@@ -224,6 +224,7 @@ typedef struct rope_job {
     const float *inv_freq;
     int64_t ld, n_heads, head_dim, half, pos0, tok0;
     float factor;
+    void (*turn)(float *head, const float *cos, const float *sin, int64_t half);
 } rope_job;
 
 static void rope_table_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -250,7 +251,7 @@ static void rope_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const rope_job *j = arg;
     for (int64_t t = begin; t < end; t++) {
         for (int64_t h = 0; h < j->n_heads; h++) {
-            oz_cpu(j->d)->table.rope(j->x + t * j->ld + h * j->head_dim, j->cos + t * j->half, j->sin + t * j->half, j->half);
+            j->turn(j->x + t * j->ld + h * j->head_dim, j->cos + t * j->half, j->sin + t * j->half, j->half);
         }
     }
 }
@@ -258,30 +259,65 @@ static void rope_rows(void *arg, int thread, int64_t begin, int64_t end) {
 static void rope(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half,
                  int64_t n_tok) {
     rope_job j = {.d = d, .x = x, .cos = (float *)(uintptr_t)cos, .sin = (float *)(uintptr_t)sin, .ld = ld, .n_heads = n_heads,
-                  .head_dim = head_dim, .half = half};
+                  .head_dim = head_dim, .half = half, .turn = oz_cpu(d)->table.rope};
     split(d, n_tok, n_heads * half * 2, rope_rows, &j);
 }
 
-typedef struct kv_job { const oz_kv *kv; const oz_seg *seg; const float *k, *v; int64_t ld; } kv_job;
+static void rope_pairs(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok) {
+    rope_job j = {.d = d, .x = x, .cos = (float *)(uintptr_t)cos, .sin = (float *)(uintptr_t)sin, .ld = ld, .n_heads = n_heads, .head_dim = head_dim, .half = half,
+                  .turn = oz_cpu(d)->table.rope_pairs};
+    split(d, n_tok, n_heads * half * 2, rope_rows, &j);
+}
+
+typedef struct kv_job { const oz_kv *kv; const oz_seg *seg; const float *k, *v; int64_t ld; const oz_mla_args *mla; } kv_job;
+
+/* Where head h of a position lies in the cache: a row, of head_dim or v_dim values. */
+static int64_t kv_row(const kv_job *j, int64_t pos, int64_t h) {
+    return (j->seg->blocks[pos / OZ_KV_BLOCK] * j->kv->n_heads_kv + h) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK;
+}
 
 static void kv_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const kv_job *j = arg;
     const oz_kv *kv = j->kv;
-    const int64_t hd = kv->head_dim;
+    const int64_t hd = kv->head_dim, vd = kv->v_dim;
     for (int64_t t = begin; t < end; t++) {
-        const int64_t pos = j->seg->pos0 + t, block = j->seg->blocks[pos / OZ_KV_BLOCK], row = (j->seg->tok0 + t) * j->ld;
+        const int64_t row = (j->seg->tok0 + t) * j->ld;
         for (int64_t h = 0; h < kv->n_heads_kv; h++) {
-            const int64_t at = ((block * kv->n_heads_kv + h) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK) * hd;
-            memcpy(kv->k + at, j->k + row + h * hd, (size_t)hd * sizeof *j->k);
-            memcpy(kv->v + at, j->v + row + h * hd, (size_t)hd * sizeof *j->v);
+            const int64_t at = kv_row(j, j->seg->pos0 + t, h);
+            memcpy(kv->k + at * hd, j->k + row + h * hd, (size_t)hd * sizeof *j->k);
+            memcpy(kv->v + at * vd, j->v + row + h * vd, (size_t)vd * sizeof *j->v);
         }
+    }
+}
+
+static void mla_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const kv_job *j = arg;
+    const oz_kv *kv = j->kv;
+    const oz_mla_args *a = j->mla;
+    const int64_t hd = kv->head_dim, own = hd - a->n_rope, vd = kv->v_dim;
+    for (int64_t t = begin; t < end; t++) {
+        const float *from = a->heads + (j->seg->tok0 + t) * a->ld_heads, *shared = a->rope + (j->seg->tok0 + t) * a->ld_rope;
+        for (int64_t h = 0; h < kv->n_heads_kv; h++, from += own + vd) {
+            const int64_t at = kv_row(j, j->seg->pos0 + t, h);
+            memcpy(kv->k + at * hd, from, (size_t)own * sizeof *from);
+            memcpy(kv->k + at * hd + own, shared, (size_t)a->n_rope * sizeof *from);
+            memcpy(kv->v + at * vd, from + own, (size_t)vd * sizeof *from);
+        }
+    }
+}
+
+static void mla_write(oz_dev *d, const oz_kv *kv, const oz_mla_args *a) {
+    const oz_batch *b = oz_cpu(d)->batch;
+    for (const oz_seg *s = b->segs; s < b->segs + b->n_segs; s++) {
+        kv_job j = {.kv = kv, .seg = s, .mla = a};
+        split(d, s->n_tok, 2 * kv->n_heads_kv * kv->head_dim, mla_rows, &j);
     }
 }
 
 static void kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld) {
     const oz_batch *b = oz_cpu(d)->batch;
     for (const oz_seg *s = b->segs; s < b->segs + b->n_segs; s++) {
-        kv_job j = {kv, s, k, v, ld};
+        kv_job j = {.kv = kv, .seg = s, .k = k, .v = v, .ld = ld};
         split(d, s->n_tok, 2 * kv->n_heads_kv * kv->head_dim, kv_rows, &j);
     }
 }
@@ -461,7 +497,8 @@ static void sink_kl(oz_dev *d, oz_kl_stat *out, const float *ref, const float *l
 const oz_ops oz_cpu_ops = {
     .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = form_bytes,
     .multiplies = oz_cpu_multiplies, .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
-    .embed = embed, .norm = norm, .quantize = quantize, .row_amax = row_amax, .quantize_by = quantize_by, .linear = linear, .rope_table = rope_table, .rope = rope, .kv_write = kv_write,
+    .embed = embed, .norm = norm, .quantize = quantize, .row_amax = row_amax, .quantize_by = quantize_by, .linear = linear, .rope_table = rope_table, .rope = rope, .rope_pairs = rope_pairs,
+    .kv_write = kv_write, .mla_write = mla_write,
     .attention = attention, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .scale = scale, .softcap = softcap, .add = add, .gather = gather,
     .route = route, .sort = sort, .spread = spread, .grouped_linear = grouped_linear, .combine = combine,
     .sink_stat = sink_stat, .sink_kl = sink_kl,

@@ -42,8 +42,8 @@ typedef struct oz_seg {
     const int32_t *blocks; /* host: block ids of positions 0.. ; enough for pos0 + n_tok */
 } oz_seg;
 
-/* Paged keys and values of one layer, f32: k and v are [n_blocks, n_heads_kv, OZ_KV_BLOCK, head_dim]. */
-typedef struct oz_kv { float *k, *v; int64_t n_heads_kv, head_dim; } oz_kv;
+/* Paged keys and values of one layer, f32: k and v are [n_blocks, n_heads_kv, OZ_KV_BLOCK, head_dim or v_dim]. */
+typedef struct oz_kv { float *k, *v; int64_t n_heads_kv, head_dim, v_dim; } oz_kv;
 
 /* What a call feeds in, given once (begin); all host memory, which must live until the call's end. */
 typedef struct oz_batch {
@@ -64,7 +64,7 @@ typedef struct oz_linear_args {
 
 typedef struct oz_attn_args {
     const float *q; int64_t ld_q;  /* [n_tok, n_heads, head_dim] inside rows of ld_q */
-    float *out; int64_t ld_out;    /* [n_tok, n_heads * head_dim] */
+    float *out; int64_t ld_out;    /* [n_tok, n_heads * v_dim] */
     const oz_kv *kv;
     int64_t n_heads;
     float scale;                   /* on q . k */
@@ -76,10 +76,8 @@ typedef struct oz_row_stat { float max_logit, logit_target; double lse; int32_t 
 typedef struct oz_kl_stat { double kl, nll_ref, nll, p_ref, p; int32_t argmax_ref, argmax; } oz_kl_stat; /* p: of the target */
 
 /* model/'s compiled steps (kernel/step.h), and a device's own version of them. */
-typedef struct oz_program oz_program;
-typedef struct oz_route oz_route;
-typedef struct oz_grouped_args oz_grouped_args;
-typedef struct oz_lowered oz_lowered;
+typedef struct oz_program oz_program; typedef struct oz_lowered oz_lowered; typedef struct oz_route oz_route;
+typedef struct oz_grouped_args oz_grouped_args; typedef struct oz_mla_args oz_mla_args;
 typedef enum oz_steps { OZ_STEPS_LAYERS, OZ_STEPS_HEAD } oz_steps;
 
 typedef struct oz_ops {
@@ -111,7 +109,9 @@ typedef struct oz_ops {
     void (*rope_table)(oz_dev *d, float *cos, float *sin, const float *inv_freq, int64_t half, float factor);
     /* rotates the first 2*half of every head in place; pairs (i, i + half) */
     void (*rope)(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok);
+    void (*rope_pairs)(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok); /* pairs (2i, 2i + 1) */
     void (*kv_write)(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld);
+    void (*mla_write)(oz_dev *d, const oz_kv *kv, const oz_mla_args *a);
     void (*attention)(oz_dev *d, const oz_attn_args *a);
     /* y = act(gate) * up; gelu: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
     void (*silu_mul)(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n);

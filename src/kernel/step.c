@@ -21,9 +21,8 @@ static int64_t step_rows(const oz_step_call *x, const oz_step *s) {
 }
 
 static void run_norm(const oz_step_call *x, const oz_step *s) {
-    const oz_program *p = x->p;
-    const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
-    oz_dev_ops(x->dev)->norm(x->dev, col(d, s->dst_col), d->width, col(b, s->src_col), b->width, s->vec, step_rows(x, s), s->n_heads, s->n, p->norm_eps);
+    const oz_step_buf *d = &x->p->bufs[s->dst], *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->norm(x->dev, col(d, s->dst_col), d->width, col(b, s->src_col), b->width, s->vec, step_rows(x, s), s->n_heads, s->n, s->factor);
 }
 
 static oz_rows rows_of(const oz_step_buf *b) { return (oz_rows){b->form, b->data, b->width, b->scales}; }
@@ -45,13 +44,26 @@ static void run_linear(const oz_step_call *x, const oz_step *s) {
     }
     const oz_step_buf *d = &p->bufs[s->dst];
     const int64_t n = s->dst == OZ_BUF_LOGITS ? x->n_rows : x->n_tok;
-    oz_dev_ops(x->dev)->linear(x->dev, &(oz_linear_args){parts, bias, s->n_parts, rows_of(&p->bufs[s->src]), col(d, s->dst_col), d->width, n});
+    oz_rows in = rows_of(&p->bufs[s->src]);
+    if (in.form == OZ_FORM_F32) in.data = col(&p->bufs[s->src], s->src_col); /* rows of other forms are made for it, from column 0 */
+    oz_dev_ops(x->dev)->linear(x->dev, &(oz_linear_args){parts, bias, s->n_parts, in, col(d, s->dst_col), d->width, n});
 }
 
 static void run_rope(const oz_step_call *x, const oz_step *s) {
     const oz_rope_table *t = &x->p->ropes[s->rope];
     const oz_step_buf *b = &x->p->bufs[s->src];
     oz_dev_ops(x->dev)->rope(x->dev, col(b, s->src_col), b->width, s->n_heads, s->n, t->cos, t->sin, t->n_pairs, x->n_tok);
+}
+
+static void run_rope_pairs(const oz_step_call *x, const oz_step *s) {
+    const oz_rope_table *t = &x->p->ropes[s->rope];
+    const oz_step_buf *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->rope_pairs(x->dev, col(b, s->src_col), b->width, s->n_heads, s->n, t->cos, t->sin, t->n_pairs, x->n_tok);
+}
+
+static void run_mla_write(const oz_step_call *x, const oz_step *s) {
+    const oz_step_buf *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->mla_write(x->dev, &x->kv[s->layer], &(oz_mla_args){col(b, s->src_col), col(b, s->rope_col), b->width, b->width, s->n_rope});
 }
 
 static void run_kv_write(const oz_step_call *x, const oz_step *s) {
@@ -127,6 +139,7 @@ static void run_combine(const oz_step_call *x, const oz_step *s) {
 static const struct { void (*run)(const oz_step_call *, const oz_step *); size_t slot; } runners[OZ_OP_COUNT] = {
     [OZ_OP_EMBED] = ROW(run_embed, embed), [OZ_OP_ROPE_TABLE] = ROW(run_rope_table, rope_table), [OZ_OP_NORM] = ROW(run_norm, norm),
     [OZ_OP_QUANTIZE] = ROW(run_quantize, quantize), [OZ_OP_LINEAR] = ROW(run_linear, linear), [OZ_OP_ROPE] = ROW(run_rope, rope),
+    [OZ_OP_ROPE_PAIRS] = ROW(run_rope_pairs, rope_pairs), [OZ_OP_MLA_WRITE] = ROW(run_mla_write, mla_write),
     [OZ_OP_KV_WRITE] = ROW(run_kv_write, kv_write), [OZ_OP_ATTENTION] = ROW(run_attention, attention), [OZ_OP_SILU_MUL] = ROW(run_silu_mul, silu_mul),
     [OZ_OP_GELU_MUL] = ROW(run_gelu_mul, gelu_mul), [OZ_OP_SCALE] = ROW(run_scale, scale), [OZ_OP_SOFTCAP] = ROW(run_softcap, softcap),
     [OZ_OP_ADD] = ROW(run_add, add), [OZ_OP_GATHER] = ROW(run_gather, gather),

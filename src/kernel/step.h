@@ -26,17 +26,20 @@ struct oz_grouped_args {
     int64_t n_tok;
 };
 
+/* Keys and values expanded from a latent: a head's row of `heads` is the first head_dim - n_rope of its key, then its value; all keys end in the token's `rope`. */
+struct oz_mla_args { const float *heads, *rope; int64_t ld_heads, ld_rope, n_rope; };
+
 typedef enum oz_op {
-    OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_KV_WRITE, OZ_OP_ATTENTION,
+    OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_ROPE_PAIRS, OZ_OP_KV_WRITE, OZ_OP_MLA_WRITE, OZ_OP_ATTENTION,
     OZ_OP_SILU_MUL, OZ_OP_GELU_MUL, OZ_OP_SCALE, OZ_OP_SOFTCAP, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER,
     OZ_OP_ROUTE, OZ_OP_SORT, OZ_OP_SPREAD, OZ_OP_GROUPED, OZ_OP_COMBINE, OZ_OP_ALL_REDUCE, OZ_OP_COUNT
 } oz_op;
 
-/* Buffers of a call, [max_tok, width], typed; where the model has experts, those that hold (token, slot) pairs have top_k times the rows. X16 and FFN16 hold rows
+/* Buffers of a call, [max_tok, width], typed; where the model has experts, those that hold (token, slot) pairs have top_k times the rows. MIXER: what a mixer makes on its way, side by side. X16 and FFN16 hold rows
  * rounded to the model's 16-bit type: two, so that a fused feed-forward does not write what it reads. */
 typedef enum oz_bufid {
     OZ_BUF_RESIDUAL, OZ_BUF_X, OZ_BUF_Q8, OZ_BUF_F8, OZ_BUF_X16, OZ_BUF_FFN16, OZ_BUF_QKV, OZ_BUF_ATTN, OZ_BUF_OUT, OZ_BUF_GATE_UP, OZ_BUF_FFN,
-    OZ_BUF_ROUTER, OZ_BUF_PAIRS, OZ_BUF_ROWS, OZ_BUF_LOGITS, OZ_BUF_COUNT
+    OZ_BUF_MIXER, OZ_BUF_ROUTER, OZ_BUF_PAIRS, OZ_BUF_ROWS, OZ_BUF_LOGITS, OZ_BUF_COUNT
 } oz_bufid;
 
 typedef struct oz_step {
@@ -54,7 +57,8 @@ typedef struct oz_step {
     bool by_expert;             /* TAP: of the rows of GROUPED, once an expert */
     int64_t window;
     int rope;                   /* ROPE_TABLE, ROPE: which of the program's */
-    float factor;               /* SCALE: that; SOFTCAP: the cap */
+    float factor;               /* SCALE: that; SOFTCAP: the cap; NORM: the epsilon */
+    int64_t rope_col, n_rope;   /* MLA_WRITE: columns of src that all heads' keys end in */
     bool whole_row;             /* QUANTIZE: the scale is that of the row over all ranks */
 } oz_step;
 

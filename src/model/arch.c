@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-#define ARCHITECTURES(row) row(deepseek) row(gemma) row(gemma2) row(gemma3) row(gemma3_text) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3) row(qwen3_moe)
+#define ARCHITECTURES(row) row(deepseek) row(deepseek_v2) row(gemma) row(gemma2) row(gemma3) row(gemma3_text) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3) row(qwen3_moe)
 #define DECLARE(name) extern const oz_arch oz_arch_##name;
 #define ADDRESS(name) &oz_arch_##name,
 ARCHITECTURES(DECLARE)
@@ -53,7 +53,7 @@ const oz_arch_row oz_rows_experts[] = {
 
 const char *oz_role_name(oz_role r) {
     static const char *const names[OZ_ROLE_COUNT] = {"embed", "head", "norm", "attn_q", "attn_k", "attn_v", "attn_o", "attn_qkv", "ffn_gate", "ffn_up", "ffn_down",
-                                                      "ffn_gate_up", "router", "expert_gate", "expert_up", "expert_down", "shared_gate", "shared_up", "shared_down"};
+                                                      "ffn_gate_up", "router", "expert_gate", "expert_up", "expert_down", "attn_q_a", "attn_q_b", "attn_kv_a", "attn_kv_b", "shared_gate", "shared_up", "shared_down"};
     return names[r];
 }
 
@@ -72,6 +72,11 @@ int64_t oz_dim_get(const oz_dims *d, oz_dim dim) {
     case OZ_DIM_GATE_UP: return 2 * d->intermediate_size;
     case OZ_DIM_EXPERT_FFN: return d->expert_ffn;
     case OZ_DIM_SHARED_FFN: return d->shared_ffn;
+    case OZ_DIM_ATTN_OUT: return d->n_heads * d->v_dim;
+    case OZ_DIM_Q_RANK: return d->q_rank;
+    case OZ_DIM_KV_RANK: return d->kv_rank;
+    case OZ_DIM_KV_A: return d->kv_rank + d->rope_dim;
+    case OZ_DIM_KV_B: return d->n_heads * (d->head_dim - d->rope_dim + d->v_dim);
     case OZ_DIM_NONE: break;
     }
     return 0;
@@ -198,12 +203,15 @@ static void list_add(oz_arch_list *l, size_t *cap, const oz_dims *d, const prefi
     };
 }
 
-/* Slots that only layers with this feed-forward have. */
-static const struct { oz_slot first, last; oz_ffn ffn; } slots_of_ffn[] = {{OZ_SLOT_GATE, OZ_SLOT_DOWN, OZ_FFN_GATED}, {OZ_SLOT_ROUTER, OZ_SLOT_EXPERT_DOWN, OZ_FFN_MOE}};
+/* Slots that only layers with these mixers (a bit each), or with this feed-forward, have; the norms that are all layers' stand between. */
+enum { GQA = 1 << OZ_MIXER_GQA, MLA = 1 << OZ_MIXER_MLA, GATED = 1 << OZ_FFN_GATED, MOE = 1 << OZ_FFN_MOE, ALL = ~0 };
+static const struct { oz_slot first, last; int mixers, ffns; } slots_of[] = {
+    {OZ_SLOT_Q, OZ_SLOT_Q, GQA | MLA, ALL},         {OZ_SLOT_K, OZ_SLOT_V, GQA, ALL},    {OZ_SLOT_O, OZ_SLOT_O, GQA | MLA, ALL},       {OZ_SLOT_Q_NORM, OZ_SLOT_K_NORM, GQA, ALL},
+    {OZ_SLOT_Q_A, OZ_SLOT_KV_B, MLA, ALL},          {OZ_SLOT_GATE, OZ_SLOT_DOWN, ALL, GATED}, {OZ_SLOT_ROUTER, OZ_SLOT_EXPERT_DOWN, ALL, MOE}};
 
 static bool has_slot(const oz_layer_kind *k, oz_slot s) {
-    for (size_t i = 0; i < sizeof slots_of_ffn / sizeof *slots_of_ffn; i++)
-        if (s >= slots_of_ffn[i].first && s <= slots_of_ffn[i].last && k->ffn != slots_of_ffn[i].ffn) return false;
+    for (size_t i = 0; i < sizeof slots_of / sizeof *slots_of; i++)
+        if (s >= slots_of[i].first && s <= slots_of[i].last) return slots_of[i].mixers >> k->mixer & slots_of[i].ffns >> k->ffn & 1;
     return true;
 }
 

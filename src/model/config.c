@@ -163,6 +163,7 @@ static oz_status rope_dim_read(oz_dims *d, const oz_arch *a, const json_t *c, oz
         const json_t *inside = json_object_get(c, "rope_parameters");
         if (json_is_object(inside)) OZ_TRY(oz_json_float(&share, inside, "config.json.rope_parameters", key, 0.0, 1.0, err));
     }
+    d->v_dim = d->head_dim;
     d->rope_dim = (int64_t)((double)d->head_dim * share);
     OZ_NEED(d->rope_dim >= 2 && d->rope_dim % 2 == 0, err, OZ_E_FORMAT, "config.json.%s: %g of head_dim %lld must be an even number of columns", key, share, (long long)d->head_dim);
     return OZ_OK;
@@ -190,5 +191,6 @@ oz_status oz_dims_read(oz_dims *d, const oz_arch *a, const json_t *c, oz_err *er
     if (a->config) OZ_TRY(a->config(d, c, err));
     OZ_TRY(layer_types_read(d, a, c, err));
     OZ_TRY(oz_ropes_read(d, c, err));
+    if (d->features & OZ_F_MSCALE) d->attn_scale *= d->ropes[0].score_factor;
     return eos_read(d, c, err);
 }

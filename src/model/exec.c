@@ -12,7 +12,7 @@ static void run_tap(const oz_exec *x, const oz_step *s) {
     const oz_route *r = &x->step.p->route;
     const int64_t n_rows = c->n_tok * s->tok_rows, ld = x->step.p->bufs[s->src].width;
     ops->download(x->step.dev, x->tap_rows, col(x, s->src, 0), (size_t)(n_rows * ld) * sizeof(float));
-    for (int64_t i = 1; i < n_rows && s->n < ld; i++) memmove(x->tap_rows + i * s->n, x->tap_rows + i * ld, (size_t)s->n * sizeof(float));
+    for (int64_t i = 0; i < n_rows && s->n < ld; i++) memmove(x->tap_rows + i * s->n, x->tap_rows + i * ld + s->src_col, (size_t)s->n * sizeof(float));
     if (s->by_expert) ops->download(x->step.dev, x->tap_starts, r->starts, (size_t)(r->n_experts + 1) * sizeof(int32_t));
     for (int i = 0; i < oz_step_taps(s); i++) {
         oz_tap t = oz_step_tap(x->step.p, s, i);

@@ -10,6 +10,7 @@ typedef struct oz_rope_cfg {
     oz_rope_type type;
     double theta, factor, low_freq_factor, high_freq_factor, beta_fast, beta_slow;
     double attention_factor;    /* on cos and sin */
+    double score_factor;        /* on scores, for architectures with OZ_F_MSCALE; 1 unless yarn says otherwise */
     bool truncate;
     int64_t original_max;
     const json_t *short_factor, *long_factor; /* of LONG, borrowed from the config */
@@ -17,13 +18,16 @@ typedef struct oz_rope_cfg {
 
 /* Features that rows of a tensor table, or their values, depend on. */
 enum { OZ_F_QKV_BIAS = 1, OZ_F_O_BIAS = 2, OZ_F_MLP_BIAS = 4, OZ_F_TIED = 8, OZ_F_QK_NORM = 16, OZ_F_NORM_PLUS_1 = 32 /* norms store w - 1 */,
-       OZ_F_SHARED = 64 /* a feed-forward beside the experts */ };
+       OZ_F_SHARED = 64 /* a feed-forward beside the experts */,
+       OZ_F_Q_LATENT = 128, OZ_F_MSCALE = 256 /* yarn's mscale_all_dim is in the scores, too */ };
 
 typedef enum oz_glu { OZ_GLU_SILU, OZ_GLU_GELU_TANH } oz_glu; /* the activation of a gated feed-forward */
 enum { OZ_MAX_LAYERS = 1024 };
 typedef struct oz_dims {
     int64_t vocab_size, hidden_size, intermediate_size, n_layers, n_heads, n_heads_kv, head_dim, max_position;
-    int64_t rope_dim;            /* columns of a head that rotate: head_dim, or the first of them */
+    int64_t rope_dim;            /* columns of a head that rotate: head_dim, or the first of them; of MLA the last */
+    int64_t v_dim;               /* of a head's values and output: head_dim, but for MLA */
+    int64_t kv_rank, q_rank;     /* MLA: widths of the latents that keys and values, and queries, are expanded from; q_rank 0: queries are not */
     int64_t window;              /* of the layers in `sliding`; 0: none */
     uint64_t sliding[OZ_MAX_LAYERS / 64];
     int64_t n_experts, top_k;    /* 0: no mixture of experts */
@@ -48,14 +52,15 @@ typedef struct oz_dims {
  * first of them, the others are absent. POST_NORMs are of what a block adds to the residual. */
 typedef enum oz_slot {
     OZ_SLOT_EMBED, OZ_SLOT_FINAL_NORM, OZ_SLOT_HEAD, OZ_SLOT_PER_LAYER,
-    OZ_SLOT_ATTN_NORM = OZ_SLOT_PER_LAYER, OZ_SLOT_Q, OZ_SLOT_K, OZ_SLOT_V, OZ_SLOT_O, OZ_SLOT_Q_NORM, OZ_SLOT_K_NORM, OZ_SLOT_ATTN_POST_NORM,
+    OZ_SLOT_ATTN_NORM = OZ_SLOT_PER_LAYER, OZ_SLOT_Q, OZ_SLOT_K, OZ_SLOT_V, OZ_SLOT_O, OZ_SLOT_Q_NORM, OZ_SLOT_K_NORM,
+    OZ_SLOT_Q_A, OZ_SLOT_Q_A_NORM, OZ_SLOT_KV_A, OZ_SLOT_KV_A_NORM, OZ_SLOT_KV_B, OZ_SLOT_ATTN_POST_NORM,
     OZ_SLOT_FFN_NORM, OZ_SLOT_GATE, OZ_SLOT_UP, OZ_SLOT_DOWN, OZ_SLOT_FFN_POST_NORM, OZ_SLOT_ROUTER, OZ_SLOT_SHARED_GATE, OZ_SLOT_SHARED_UP, OZ_SLOT_SHARED_DOWN,
     OZ_SLOT_PER_EXPERT,
     OZ_SLOT_EXPERT_GATE = OZ_SLOT_PER_EXPERT, OZ_SLOT_EXPERT_UP, OZ_SLOT_EXPERT_DOWN, OZ_SLOT_COUNT
 } oz_slot;
 
 typedef enum oz_dim { OZ_DIM_NONE, OZ_DIM_VOCAB, OZ_DIM_HIDDEN, OZ_DIM_FFN, OZ_DIM_Q, OZ_DIM_KV, OZ_DIM_HEAD, OZ_DIM_EXPERTS, OZ_DIM_QKV, OZ_DIM_GATE_UP,
-    OZ_DIM_EXPERT_FFN, OZ_DIM_SHARED_FFN } oz_dim;
+    OZ_DIM_EXPERT_FFN, OZ_DIM_SHARED_FFN, OZ_DIM_ATTN_OUT, OZ_DIM_Q_RANK, OZ_DIM_KV_RANK, OZ_DIM_KV_A /* the latent and what rotates */, OZ_DIM_KV_B } oz_dim;
 
 /* A row of a tensor table: names a module (the first "%d" is the layer, the second the expert), its slot, role, shape in config terms, and when it is there:
  * in layers whose kind has its slot (arch.c), and by features. */
@@ -68,7 +73,7 @@ typedef struct oz_arch_row {
     unsigned bias;         /* feature that gives it a bias, 0: none; experts have none */
 } oz_arch_row;
 
-typedef enum oz_mixer { OZ_MIXER_GQA } oz_mixer;
+typedef enum oz_mixer { OZ_MIXER_GQA, OZ_MIXER_MLA } oz_mixer;
 typedef enum oz_ffn { OZ_FFN_GATED, OZ_FFN_MOE } oz_ffn;
 typedef enum oz_layer_state { OZ_STATE_KV } oz_layer_state;
 typedef struct oz_layer_kind { oz_mixer mixer; oz_ffn ffn; oz_layer_state state; int64_t window; int rope; /* of dims.ropes, -1: none */ } oz_layer_kind;
@@ -152,6 +157,7 @@ struct oz_state { const oz_model *model; oz_kv *kv; int64_t n_layers, n_blocks; 
 
 oz_slot_ref oz_model_slot(const oz_model *m, int64_t layer, oz_slot slot);
 oz_status oz_plan_compile(oz_model *m, oz_err *err);
+int64_t oz_mixer_width(const oz_dims *d); /* columns of OZ_BUF_MIXER */
 const char *oz_op_name(oz_op op);
 int oz_step_taps(const oz_step *s); /* times that a tap is called: once, or for the rows of each expert */
 oz_tap oz_step_tap(const oz_program *p, const oz_step *s, int i);

@@ -215,9 +215,9 @@ static int64_t widest_of(const int64_t *n, int count) {
 
 static oz_status bufs_new(oz_model *m, oz_err *err) {
     const oz_dims *d = &m->dims;
-    const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->n_heads_kv * d->head_dim, t = m->info.max_tok, pairs = t * (d->top_k ? d->top_k : 1);
+    const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->kv_rank ? 0 : d->n_heads_kv * d->head_dim, n_out = d->n_heads * d->v_dim, mixer = oz_mixer_width(d), t = m->info.max_tok, pairs = t * (d->top_k ? d->top_k : 1);
     const int64_t ffn = widest_of((int64_t[]){d->intermediate_size, d->n_experts ? d->expert_ffn : 0, d->n_experts ? d->shared_ffn : 0}, 3);
-    const int64_t widest = widest_of((int64_t[]){d->hidden_size, ffn, n_q}, 3);
+    const int64_t widest = widest_of((int64_t[]){d->hidden_size, ffn, n_out, d->q_rank, d->kv_rank}, 5);
     m->program.head_rows = HEAD_CHUNK_BYTES / (d->vocab_size * (int64_t)sizeof(float));
     if (m->program.head_rows < 1) m->program.head_rows = 1;
     if (m->program.head_rows > t) m->program.head_rows = t;
@@ -228,9 +228,10 @@ static oz_status bufs_new(oz_model *m, oz_err *err) {
         [OZ_BUF_Q8] = {OZ_FORM_Q8, widest, pairs},            [OZ_BUF_F8] = {OZ_FORM_F8, widest, pairs},
         [OZ_BUF_FFN16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, ffn, pairs},
         [OZ_BUF_X16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, widest, pairs},
-        [OZ_BUF_QKV] = {OZ_FORM_F32, n_q + 2 * n_kv, t},      [OZ_BUF_ATTN] = {OZ_FORM_F32, n_q, t},
+        [OZ_BUF_QKV] = {OZ_FORM_F32, n_q + 2 * n_kv, t},      [OZ_BUF_ATTN] = {OZ_FORM_F32, n_out, t},
         [OZ_BUF_OUT] = {OZ_FORM_F32, d->hidden_size, t},      [OZ_BUF_GATE_UP] = {OZ_FORM_F32, 2 * ffn, pairs},
         [OZ_BUF_FFN] = {OZ_FORM_F32, ffn, pairs},
+        [OZ_BUF_MIXER] = {OZ_FORM_F32, mixer, t},
         [OZ_BUF_ROUTER] = {OZ_FORM_F32, d->n_experts, t},     [OZ_BUF_PAIRS] = {OZ_FORM_F32, d->n_experts ? d->hidden_size : 0, pairs},
         [OZ_BUF_ROWS] = {OZ_FORM_F32, d->hidden_size, m->program.head_rows},
         [OZ_BUF_LOGITS] = {OZ_FORM_F32, d->vocab_size, m->program.head_rows}};
@@ -302,7 +303,7 @@ static void info_fill(oz_model *m) {
     f->n_heads_kv = d->n_heads_kv, f->head_dim = d->head_dim, f->intermediate_size = d->intermediate_size;
     f->bos_id = d->bos_id, f->n_eos = d->n_eos;
     memcpy(f->eos_ids, d->eos_ids, sizeof f->eos_ids);
-    f->kv_bytes_tok = (size_t)(d->n_layers * 2 * d->n_heads_kv * d->head_dim) * sizeof(float);
+    f->kv_bytes_tok = (size_t)(d->n_layers * d->n_heads_kv * (d->head_dim + d->v_dim)) * sizeof(float);
     slot_count(m, m->top[OZ_SLOT_HEAD].linear, 1, 1); /* of the embedding, one row is read */
     f->head_flop_tok = f->flop_tok;
     for (int64_t i = 0; i < d->n_layers * OZ_SLOT_COUNT; i++) {

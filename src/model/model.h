@@ -13,7 +13,7 @@
 typedef enum oz_role {
     OZ_ROLE_EMBED, OZ_ROLE_HEAD, OZ_ROLE_NORM, OZ_ROLE_ATTN_Q, OZ_ROLE_ATTN_K, OZ_ROLE_ATTN_V, OZ_ROLE_ATTN_O,
     OZ_ROLE_ATTN_QKV /* q, k, v in one matrix */, OZ_ROLE_FFN_GATE, OZ_ROLE_FFN_UP, OZ_ROLE_FFN_DOWN, OZ_ROLE_FFN_GATE_UP, OZ_ROLE_ROUTER, OZ_ROLE_EXPERT_GATE, OZ_ROLE_EXPERT_UP, OZ_ROLE_EXPERT_DOWN,
-    OZ_ROLE_SHARED_GATE, OZ_ROLE_SHARED_UP, OZ_ROLE_SHARED_DOWN, OZ_ROLE_COUNT
+    OZ_ROLE_ATTN_Q_A, OZ_ROLE_ATTN_Q_B, OZ_ROLE_ATTN_KV_A, OZ_ROLE_ATTN_KV_B, OZ_ROLE_SHARED_GATE, OZ_ROLE_SHARED_UP, OZ_ROLE_SHARED_DOWN, OZ_ROLE_COUNT
 } oz_role;
 const char *oz_role_name(oz_role r);
 /* Linear modules that a class name does not reach when weights are quantized: lm_head and routers. A pattern that names them does. */

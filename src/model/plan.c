@@ -6,10 +6,10 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "linear", "rope",
-                                                  "kv_write", "attention",  "silu_mul",  "gelu_mul", "scale",  "softcap", "add",      "tap",    "gather",
+static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "linear", "rope", "rope_pairs",
+                                                  "kv_write", "mla_write", "attention",  "silu_mul",  "gelu_mul", "scale",  "softcap", "add",      "tap",    "gather",
                                                   "route",    "sort",       "spread",    "grouped",  "combine",  "all_reduce"};
-static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "x16", "ffn16", "qkv", "attn", "out", "gate_up", "ffn", "router", "pairs", "rows", "logits"};
+static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "x16", "ffn16", "qkv", "attn", "out", "gate_up", "ffn", "mixer", "router", "pairs", "rows", "logits"};
 static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
 const char *oz_op_name(oz_op op) { return op_names[op]; }
 
@@ -26,10 +26,15 @@ static oz_step *emit(oz_model *m, oz_op op, int layer) {
 }
 
 /* dst = norm(src) over n_heads vectors of dim a row, both at column `col`. */
-static void emit_norm(oz_model *m, int layer, oz_bufid dst, oz_bufid src, int64_t col, const float *vec, int64_t n_heads, int64_t dim) {
+static oz_step *emit_norm(oz_model *m, int layer, oz_bufid dst, oz_bufid src, int64_t col, const float *vec, int64_t n_heads, int64_t dim) {
     oz_step *s = emit(m, OZ_OP_NORM, layer);
-    s->dst = dst, s->src = src, s->dst_col = s->src_col = col, s->vec = vec, s->n_heads = n_heads, s->n = dim;
+    s->dst = dst, s->src = src, s->dst_col = s->src_col = col, s->vec = vec, s->n_heads = n_heads, s->n = dim, s->factor = m->program.norm_eps;
+    return s;
 }
+
+/* A column of a buffer. */
+typedef struct place { oz_bufid buf; int64_t col; } place;
+static place in(oz_bufid buf) { return (place){buf, 0}; }
 
 static oz_bufid form_buf(oz_form form, oz_bufid plain) {
     static const oz_bufid bufs[OZ_FORM_COUNT] = {[OZ_FORM_Q8] = OZ_BUF_Q8, [OZ_FORM_F8] = OZ_BUF_F8, [OZ_FORM_BF16] = OZ_BUF_X16, [OZ_FORM_F16] = OZ_BUF_X16};
@@ -38,11 +43,11 @@ static oz_bufid form_buf(oz_form form, oz_bufid plain) {
 }
 
 /* The input of n linears, a step a run of neighbours in m->program.linears (of q, k and v: all three). */
-static void emit_taps(oz_model *m, int layer, oz_bufid src, const int *idx, int n) {
+static void emit_taps(oz_model *m, int layer, place src, const int *idx, int n) {
     for (int i = 0, j; i < n && (m->taps & OZ_TAP_LINEAR); i = j) {
         for (j = i + 1; j < n && idx[j] == idx[i] + (j - i);) j++;
         oz_step *s = emit(m, OZ_OP_TAP, layer);
-        s->src = src, s->n = oz_packed_cols(m->program.linears[idx[i]].packed), s->part0 = idx[i], s->n_parts = j - i, s->tap = OZ_TAP_LINEAR;
+        s->src = src.buf, s->src_col = src.col, s->n = oz_packed_cols(m->program.linears[idx[i]].packed), s->part0 = idx[i], s->n_parts = j - i, s->tap = OZ_TAP_LINEAR;
     }
 }
 
@@ -57,28 +62,28 @@ static int present(int *idx, const oz_model *m, int layer, const oz_slot *slots,
 }
 
 /* Rows of src in every form but f32 that n linears take: one quantize step a form. */
-static void emit_quantize(oz_model *m, int layer, oz_bufid src, const int *idx, int n, int64_t tok_rows) {
+static void emit_quantize(oz_model *m, int layer, place src, const int *idx, int n, int64_t tok_rows) {
     for (oz_form f = OZ_FORM_F32 + 1; f < OZ_FORM_COUNT; f++) {
         const oz_linear *user = NULL;
         for (int i = 0; i < n; i++)
             if (m->program.linears[idx[i]].form == f) user = &m->program.linears[idx[i]];
         if (!user) continue;
         oz_step *s = emit(m, OZ_OP_QUANTIZE, layer);
-        s->dst = form_buf(f, src), s->src = src, s->form = f, s->n = oz_packed_cols(user->packed), s->tok_rows = tok_rows, s->whole_row = user->sums && (f == OZ_FORM_Q8 || f == OZ_FORM_F8); /* the others have no scale */
+        s->dst = form_buf(f, src.buf), s->src = src.buf, s->src_col = src.col, s->form = f, s->n = oz_packed_cols(user->packed), s->tok_rows = tok_rows, s->whole_row = user->sums && (f == OZ_FORM_Q8 || f == OZ_FORM_F8); /* the others have no scale */
     }
 }
 
-/* dst[:, 0..] = the products of `slots` with src, side by side. One linear step a run of equal forms. */
-static void emit_linears(oz_model *m, int layer, oz_bufid dst, oz_bufid src, const oz_slot *slots, int n_slots) {
+/* The products of `slots` with src to dst, side by side. One linear step a run of equal forms. */
+static void emit_linears(oz_model *m, int layer, place dst, place src, const oz_slot *slots, int n_slots) {
     int idx[OZ_MAX_PARTS_LINEAR] = {0};
     const int n = present(idx, m, layer, slots, n_slots);
     emit_taps(m, layer, src, idx, n);
     emit_quantize(m, layer, src, idx, n, 1);
-    int64_t col = 0;
+    int64_t col = dst.col;
     for (int i = 0, j; i < n; i = j) {
         const oz_form f = m->program.linears[idx[i]].form;
         oz_step *s = emit(m, OZ_OP_LINEAR, layer);
-        s->dst = dst, s->src = form_buf(f, src), s->form = f, s->dst_col = col, s->part0 = idx[i];
+        s->dst = dst.buf, s->src = form_buf(f, src.buf), s->src_col = f == OZ_FORM_F32 ? src.col : 0, s->form = f, s->dst_col = col, s->part0 = idx[i];
         /* parts of one step are neighbours in m->program.linears: the loader adds a layer's modules in the table's order */
         for (j = i; j < n && m->program.linears[idx[j]].form == f && idx[j] == idx[i] + (j - i); j++) s->n += oz_packed_rows(m->program.linears[idx[j]].packed);
         s->n_parts = j - i;
@@ -86,7 +91,7 @@ static void emit_linears(oz_model *m, int layer, oz_bufid dst, oz_bufid src, con
     }
     if (!m->program.linears[idx[0]].sums) return;
     oz_step *s = emit(m, OZ_OP_ALL_REDUCE, layer);
-    s->dst = s->src = dst, s->n = col;
+    s->dst = s->src = dst.buf, s->n = col;
 }
 
 /* What a block gives, normed where the layer has `post`, goes to the residual. */
@@ -102,7 +107,7 @@ static void emit_gqa(oz_model *m, int layer, const oz_layer_kind *kind) {
     const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->n_heads_kv * d->head_dim;
     static const oz_slot qkv[] = {OZ_SLOT_Q, OZ_SLOT_K, OZ_SLOT_V}, o[] = {OZ_SLOT_O};
     emit_norm(m, layer, OZ_BUF_X, OZ_BUF_RESIDUAL, 0, oz_model_slot(m, layer, OZ_SLOT_ATTN_NORM).vec, 1, d->hidden_size);
-    emit_linears(m, layer, OZ_BUF_QKV, OZ_BUF_X, qkv, 3);
+    emit_linears(m, layer, in(OZ_BUF_QKV), in(OZ_BUF_X), qkv, 3);
     const float *qn = oz_model_slot(m, layer, OZ_SLOT_Q_NORM).vec, *kn = oz_model_slot(m, layer, OZ_SLOT_K_NORM).vec;
     if (qn) emit_norm(m, layer, OZ_BUF_QKV, OZ_BUF_QKV, 0, qn, d->n_heads, d->head_dim);
     if (kn) emit_norm(m, layer, OZ_BUF_QKV, OZ_BUF_QKV, n_q, kn, d->n_heads_kv, d->head_dim);
@@ -115,7 +120,41 @@ static void emit_gqa(oz_model *m, int layer, const oz_layer_kind *kind) {
     s->src = OZ_BUF_QKV, s->src_col = n_q, s->n = n_kv;
     s = emit(m, OZ_OP_ATTENTION, layer);
     s->dst = OZ_BUF_ATTN, s->src = OZ_BUF_QKV, s->n_heads = d->n_heads, s->n = d->head_dim, s->window = kind->window;
-    emit_linears(m, layer, OZ_BUF_OUT, OZ_BUF_ATTN, o, 1);
+    emit_linears(m, layer, in(OZ_BUF_OUT), in(OZ_BUF_ATTN), o, 1);
+    emit_add(m, layer, OZ_SLOT_ATTN_POST_NORM);
+}
+
+int64_t oz_mixer_width(const oz_dims *d) { return d->kv_rank ? d->q_rank + oz_dim_get(d, OZ_DIM_KV_A) + oz_dim_get(d, OZ_DIM_KV_B) : 0; }
+
+static void emit_rope_pairs(oz_model *m, int layer, place at, int64_t n_heads, int64_t n) {
+    oz_step *s = emit(m, OZ_OP_ROPE_PAIRS, layer);
+    s->dst = s->src = at.buf, s->dst_col = s->src_col = at.col, s->n_heads = n_heads, s->n = n;
+}
+
+/* Latent attention, expanded: keys and values of all heads are made from a narrow latent, normed, and kept as those of other attention are. The end of
+ * each head rotates; that of all keys is one, which the latent's product makes. The norms' epsilon is no config's. In the mixer's buffer: the latent of
+ * queries, the latent of keys and values, what rotates, what is expanded. */
+static void emit_mla(oz_model *m, int layer, const oz_layer_kind *kind) {
+    static const float latent_eps = 1e-6f;
+    static const oz_slot q_a[] = {OZ_SLOT_Q_A}, q[] = {OZ_SLOT_Q}, kv_a[] = {OZ_SLOT_KV_A}, kv_b[] = {OZ_SLOT_KV_B}, o[] = {OZ_SLOT_O};
+    const oz_dims *d = &m->dims;
+    const place latent = {OZ_BUF_MIXER, d->q_rank}, turning = {OZ_BUF_MIXER, d->q_rank + d->kv_rank}, heads = {OZ_BUF_MIXER, turning.col + d->rope_dim};
+    emit_norm(m, layer, OZ_BUF_X, OZ_BUF_RESIDUAL, 0, oz_model_slot(m, layer, OZ_SLOT_ATTN_NORM).vec, 1, d->hidden_size);
+    if (d->q_rank) {
+        emit_linears(m, layer, in(OZ_BUF_MIXER), in(OZ_BUF_X), q_a, 1);
+        emit_norm(m, layer, OZ_BUF_MIXER, OZ_BUF_MIXER, 0, oz_model_slot(m, layer, OZ_SLOT_Q_A_NORM).vec, 1, d->q_rank)->factor = latent_eps;
+    }
+    emit_linears(m, layer, latent, in(OZ_BUF_X), kv_a, 1);
+    emit_norm(m, layer, OZ_BUF_MIXER, OZ_BUF_MIXER, latent.col, oz_model_slot(m, layer, OZ_SLOT_KV_A_NORM).vec, 1, d->kv_rank)->factor = latent_eps;
+    emit_linears(m, layer, in(OZ_BUF_QKV), in(d->q_rank ? OZ_BUF_MIXER : OZ_BUF_X), q, 1);
+    emit_linears(m, layer, heads, latent, kv_b, 1);
+    emit_rope_pairs(m, layer, (place){OZ_BUF_QKV, d->head_dim - d->rope_dim}, d->n_heads, d->head_dim);
+    emit_rope_pairs(m, layer, turning, 1, d->rope_dim);
+    oz_step *s = emit(m, OZ_OP_MLA_WRITE, layer);
+    s->src = heads.buf, s->src_col = heads.col, s->n = oz_dim_get(d, OZ_DIM_KV_B), s->rope_col = turning.col, s->n_rope = d->rope_dim;
+    s = emit(m, OZ_OP_ATTENTION, layer);
+    s->dst = OZ_BUF_ATTN, s->src = OZ_BUF_QKV, s->n_heads = d->n_heads, s->n = d->head_dim, s->window = kind->window;
+    emit_linears(m, layer, in(OZ_BUF_OUT), in(OZ_BUF_ATTN), o, 1);
     emit_add(m, layer, OZ_SLOT_ATTN_POST_NORM);
 }
 
@@ -130,9 +169,9 @@ static void emit_gated_ffn(oz_model *m, int layer, const oz_layer_kind *kind) {
     const oz_dims *d = &m->dims;
     static const oz_slot gate_up[] = {OZ_SLOT_GATE, OZ_SLOT_UP}, down[] = {OZ_SLOT_DOWN};
     emit_norm(m, layer, OZ_BUF_X, OZ_BUF_RESIDUAL, 0, oz_model_slot(m, layer, OZ_SLOT_FFN_NORM).vec, 1, d->hidden_size);
-    emit_linears(m, layer, OZ_BUF_GATE_UP, OZ_BUF_X, gate_up, 2);
+    emit_linears(m, layer, in(OZ_BUF_GATE_UP), in(OZ_BUF_X), gate_up, 2);
     emit_glu(m, layer, d->intermediate_size, 1);
-    emit_linears(m, layer, OZ_BUF_OUT, OZ_BUF_FFN, down, 1);
+    emit_linears(m, layer, in(OZ_BUF_OUT), in(OZ_BUF_FFN), down, 1);
     emit_add(m, layer, OZ_SLOT_FFN_POST_NORM);
 }
 
@@ -145,7 +184,7 @@ static void emit_grouped(oz_model *m, int layer, oz_bufid dst, oz_bufid src, con
         s->part0 = oz_model_slot(m, layer, slots[i]).linear, s->n_parts = (int)d->n_experts, s->tap = OZ_TAP_LINEAR, s->by_expert = true, s->tok_rows = d->top_k;
         s->src = src, s->n = oz_packed_cols(m->program.linears[s->part0].packed);
     }
-    emit_quantize(m, layer, src, idx, present(idx, m, layer, slots, n), d->top_k);
+    emit_quantize(m, layer, in(src), idx, present(idx, m, layer, slots, n), d->top_k);
     int64_t col = 0;
     for (int i = 0; i < n; i++) {
         const int first = oz_model_slot(m, layer, slots[i]).linear;
@@ -160,9 +199,9 @@ static void emit_grouped(oz_model *m, int layer, oz_bufid dst, oz_bufid src, con
 /* The feed-forward of every token beside its experts': from X into X, which nothing else reads any more. */
 static void emit_shared(oz_model *m, int layer) {
     static const oz_slot gate_up[] = {OZ_SLOT_SHARED_GATE, OZ_SLOT_SHARED_UP}, down[] = {OZ_SLOT_SHARED_DOWN};
-    emit_linears(m, layer, OZ_BUF_GATE_UP, OZ_BUF_X, gate_up, 2);
+    emit_linears(m, layer, in(OZ_BUF_GATE_UP), in(OZ_BUF_X), gate_up, 2);
     emit_glu(m, layer, m->dims.shared_ffn, 1);
-    emit_linears(m, layer, OZ_BUF_X, OZ_BUF_FFN, down, 1);
+    emit_linears(m, layer, in(OZ_BUF_X), in(OZ_BUF_FFN), down, 1);
 }
 
 /* A token goes to top_k experts: its row is copied once for each, sorted by expert, and comes back as their weighted sum. */
@@ -171,7 +210,7 @@ static void emit_moe(oz_model *m, int layer, const oz_layer_kind *kind) {
     const oz_dims *d = &m->dims;
     static const oz_slot router[] = {OZ_SLOT_ROUTER}, gate_up[] = {OZ_SLOT_EXPERT_GATE, OZ_SLOT_EXPERT_UP}, down[] = {OZ_SLOT_EXPERT_DOWN};
     emit_norm(m, layer, OZ_BUF_X, OZ_BUF_RESIDUAL, 0, oz_model_slot(m, layer, OZ_SLOT_FFN_NORM).vec, 1, d->hidden_size);
-    emit_linears(m, layer, OZ_BUF_ROUTER, OZ_BUF_X, router, 1);
+    emit_linears(m, layer, in(OZ_BUF_ROUTER), in(OZ_BUF_X), router, 1);
     oz_step *s = emit(m, OZ_OP_ROUTE, layer);
     s->src = OZ_BUF_ROUTER, s->n = d->n_experts;
     emit(m, OZ_OP_SORT, layer);
@@ -196,7 +235,7 @@ static void emit_inplace(oz_model *m, oz_op op, oz_bufid buf, int64_t n, double 
 }
 
 /* One row a mixer and a feed-forward. */
-static void (*const mixers[])(oz_model *, int, const oz_layer_kind *) = {[OZ_MIXER_GQA] = emit_gqa};
+static void (*const mixers[])(oz_model *, int, const oz_layer_kind *) = {[OZ_MIXER_GQA] = emit_gqa, [OZ_MIXER_MLA] = emit_mla};
 static void (*const ffns[])(oz_model *, int, const oz_layer_kind *) = {[OZ_FFN_GATED] = emit_gated_ffn, [OZ_FFN_MOE] = emit_moe};
 
 oz_status oz_plan_compile(oz_model *m, oz_err *err) {
@@ -224,7 +263,7 @@ oz_status oz_plan_compile(oz_model *m, oz_err *err) {
     s = emit(m, OZ_OP_GATHER, -1);
     s->dst = OZ_BUF_ROWS, s->src = OZ_BUF_RESIDUAL, s->n = d->hidden_size;
     emit_norm(m, -1, OZ_BUF_ROWS, OZ_BUF_ROWS, 0, m->top[OZ_SLOT_FINAL_NORM].vec, 1, d->hidden_size);
-    emit_linears(m, -1, OZ_BUF_LOGITS, OZ_BUF_ROWS, head, 1);
+    emit_linears(m, -1, in(OZ_BUF_LOGITS), in(OZ_BUF_ROWS), head, 1);
     if (d->final_softcap > 0) emit_inplace(m, OZ_OP_SOFTCAP, OZ_BUF_LOGITS, d->vocab_size, d->final_softcap);
     OZ_NEED(m->program.n > m->program.n_layers_end, err, OZ_E_FORMAT, "empty plan");
     return OZ_OK;
@@ -269,6 +308,9 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
         if (m->program.attn_softcap > 0) fprintf(out, ", scores capped at %g", (double)m->program.attn_softcap);
         break;
     case OZ_OP_KV_WRITE: fprintf(out, "KV <- %s[%lld:+%lld]", buf_names[s->src], (long long)s->src_col, (long long)(2 * s->n)); break;
+    case OZ_OP_MLA_WRITE:
+        fprintf(out, "KV <- %s[%lld:+%lld], each key ending in %s[%lld:+%lld]", buf_names[s->src], (long long)s->src_col, (long long)s->n, buf_names[s->src], (long long)s->rope_col, (long long)s->n_rope);
+        break;
     case OZ_OP_TAP: fprintf(out, "%s [%lld]", buf_names[s->src], (long long)s->n); break;
     case OZ_OP_ROUTE:
         fprintf(out, "experts, weights [tokens, %lld] <- %s", (long long)m->dims.top_k, buf_names[s->src]);
@@ -285,7 +327,7 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
     case OZ_OP_COMBINE: fprintf(out, "%s <- %s [%lld], weighted sum over a token's experts", buf_names[s->dst], buf_names[s->src], (long long)s->n); break;
     case OZ_OP_SCALE: fprintf(out, "%s [%lld] times %g", buf_names[s->dst], (long long)s->n, (double)s->factor); break;
     case OZ_OP_SOFTCAP: fprintf(out, "%s [%lld] capped at %g", buf_names[s->dst], (long long)s->n, (double)s->factor); break;
-    case OZ_OP_NORM: case OZ_OP_ROPE: case OZ_OP_SILU_MUL: case OZ_OP_GELU_MUL: case OZ_OP_ADD: case OZ_OP_GATHER: case OZ_OP_ALL_REDUCE: case OZ_OP_COUNT:
+    case OZ_OP_NORM: case OZ_OP_ROPE: case OZ_OP_ROPE_PAIRS: case OZ_OP_SILU_MUL: case OZ_OP_GELU_MUL: case OZ_OP_ADD: case OZ_OP_GATHER: case OZ_OP_ALL_REDUCE: case OZ_OP_COUNT:
         fprintf(out, "%s[%lld] %s %s", buf_names[s->dst], (long long)s->dst_col, s->op == OZ_OP_ADD ? "+=" : "<-", buf_names[s->src]);
         if (s->n_heads > 1) fprintf(out, ", %lld heads of %lld", (long long)s->n_heads, (long long)s->n);
         else fprintf(out, " [%lld]", (long long)s->n);

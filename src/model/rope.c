@@ -60,6 +60,7 @@ static oz_status yarn_read(oz_rope_cfg *r, const place *p, oz_err *err) {
     for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) OZ_TRY(oz_json_float(floats[i].out, p->s, p->where, floats[i].key, i < 2 ? 1e-6 : 0.0, 1e6, err));
     OZ_TRY(oz_json_bool(&truncate, p->s, p->where, "truncate", err));
     r->truncate = truncate;
+    r->score_factor = mscale_of(r->factor, mscale_all_dim) * mscale_of(r->factor, mscale_all_dim);
     r->attention_factor = mscale > 0 && mscale_all_dim > 0 ? mscale_of(r->factor, mscale) / mscale_of(r->factor, mscale_all_dim) : mscale_of(r->factor, 1.0);
     return oz_json_float(&r->attention_factor, p->s, p->where, "attention_factor", 1e-6, 1e6, err);
 }
@@ -94,7 +95,7 @@ static oz_status long_read(oz_rope_cfg *r, const place *p, oz_err *err) {
 /* p->s: the object that describes it, or NULL: the default type. */
 static oz_status rope_read(oz_rope_cfg *r, const place *p, oz_err *err) {
     if (r->theta == 0) r->theta = 10000.0;
-    r->factor = r->attention_factor = 1.0;
+    r->factor = r->attention_factor = r->score_factor = 1.0;
     if (!p->s) return OZ_OK;
     OZ_NEED(json_is_object(p->s), err, OZ_E_FORMAT, "%s: must be an object, found %s", p->where, oz_json_show(p->s));
     OZ_TRY(oz_json_float(&r->theta, p->s, p->where, "rope_theta", 1.0, 1e15, err));

@@ -116,15 +116,16 @@ oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, oz_e
     s->kv = oz_alloc_array((size_t)d->n_layers, sizeof *s->kv);
     s->n_layers = d->n_layers;
     *out = s;
-    size_t n_bytes;
+    size_t k_bytes, v_bytes;
+    const size_t rows = (size_t)(d->n_heads_kv * OZ_KV_BLOCK) * sizeof(float);
     oz_status st = OZ_OK;
-    if (n_blocks < 1 || !oz_mul_size(&n_bytes, (size_t)n_blocks, (size_t)(d->n_heads_kv * OZ_KV_BLOCK * d->head_dim) * sizeof(float)))
+    if (n_blocks < 1 || !oz_mul_size(&k_bytes, (size_t)n_blocks, rows * (size_t)d->head_dim) || !oz_mul_size(&v_bytes, (size_t)n_blocks, rows * (size_t)d->v_dim))
         st = oz_err_set(err, OZ_E_NOMEM, __FILE__, __LINE__, "KV cache of %lld blocks: too large", (long long)n_blocks);
     for (int64_t i = m->layer_begin; st == OZ_OK && i < m->layer_end; i++) {
         oz_kv *kv = &s->kv[i];
-        kv->n_heads_kv = d->n_heads_kv, kv->head_dim = d->head_dim;
-        if ((st = m->ops->mem_new((void **)&kv->k, m->dev, n_bytes, "KV cache", err)) == OZ_OK)
-            st = m->ops->mem_new((void **)&kv->v, m->dev, n_bytes, "KV cache", err);
+        kv->n_heads_kv = d->n_heads_kv, kv->head_dim = d->head_dim, kv->v_dim = d->v_dim;
+        if ((st = m->ops->mem_new((void **)&kv->k, m->dev, k_bytes, "KV cache", err)) == OZ_OK)
+            st = m->ops->mem_new((void **)&kv->v, m->dev, v_bytes, "KV cache", err);
     }
     if (st != OZ_OK) oz_state_free(out);
     return st;

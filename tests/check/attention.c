@@ -4,7 +4,7 @@
  * that reading one key too many shows at once. Scores are drawn small and large; the bound grows with them, as the error of exp does. */
 #include "suites.h"
 
-typedef struct attn_case { int64_t n_heads, n_kvh, hd, n_segs, window; float spread, softcap; } attn_case;
+typedef struct attn_case { int64_t n_heads, n_kvh, hd, vd, n_segs, window; float spread, softcap; } attn_case;
 
 enum { MAX_SEGS = 3 };
 typedef struct attn_data {
@@ -17,8 +17,8 @@ typedef struct attn_data {
     int64_t n_tok;
 } attn_data;
 
-static int64_t kv_at(const oz_kv *kv, const oz_seg *s, int64_t h, int64_t pos) {
-    return ((s->blocks[pos / OZ_KV_BLOCK] * kv->n_heads_kv + h) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK) * kv->head_dim;
+static int64_t kv_at(const oz_kv *kv, int64_t dim, const oz_seg *s, int64_t h, int64_t pos) {
+    return ((s->blocks[pos / OZ_KV_BLOCK] * kv->n_heads_kv + h) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK) * dim;
 }
 
 static void fill_kv(ck *c, attn_data *d, const attn_case *k) {
@@ -27,8 +27,8 @@ static void fill_kv(ck *c, attn_data *d, const attn_case *k) {
         int64_t first = k->window && s->pos0 >= k->window ? s->pos0 - k->window + 1 : 0;
         for (int64_t pos = first; pos < s->pos0 + s->n_tok; pos++) {
             for (int64_t h = 0; h < k->n_kvh; h++) {
-                ck_fill(c, d->kv.k + kv_at(&d->kv, s, h, pos), k->hd, CK_NORMAL);
-                ck_fill(c, d->kv.v + kv_at(&d->kv, s, h, pos), k->hd, CK_NORMAL);
+                ck_fill(c, d->kv.k + kv_at(&d->kv, k->hd, s, h, pos), k->hd, CK_NORMAL);
+                ck_fill(c, d->kv.v + kv_at(&d->kv, k->vd, s, h, pos), k->vd, CK_NORMAL);
             }
         }
     }
@@ -59,12 +59,12 @@ static void attn_init(ck *c, attn_data *d, const attn_case *k) {
         at += n;
     }
     oz_free(order);
-    size_t kv_floats = (size_t)(n_blocks * k->n_kvh * OZ_KV_BLOCK * k->hd);
-    d->kv = (oz_kv){oz_alloc_array(kv_floats, sizeof(float)), oz_alloc_array(kv_floats, sizeof(float)), k->n_kvh, k->hd};
-    memset(d->kv.k, 0xff, kv_floats * sizeof(float));
-    memset(d->kv.v, 0xff, kv_floats * sizeof(float));
+    const size_t rows = (size_t)(n_blocks * k->n_kvh * OZ_KV_BLOCK), k_floats = rows * (size_t)k->hd, v_floats = rows * (size_t)k->vd;
+    d->kv = (oz_kv){oz_alloc_array(k_floats, sizeof(float)), oz_alloc_array(v_floats, sizeof(float)), k->n_kvh, k->hd, k->vd};
+    memset(d->kv.k, 0xff, k_floats * sizeof(float));
+    memset(d->kv.v, 0xff, v_floats * sizeof(float));
     fill_kv(c, d, k);
-    int64_t width = k->n_heads * k->hd, ld_q = width + ck_int(c, 0, 9), ld_out = width + ck_int(c, 0, 3);
+    int64_t width = k->n_heads * k->vd, ld_q = k->n_heads * k->hd + ck_int(c, 0, 9), ld_out = width + ck_int(c, 0, 3);
     d->q = oz_alloc_array((size_t)(d->n_tok * ld_q), sizeof(float));
     ck_fill(c, d->q, d->n_tok * ld_q, CK_NORMAL);
     for (int64_t i = 0; i < d->n_tok * ld_q; i++) d->q[i] *= k->spread;
@@ -82,10 +82,10 @@ static void check_query(ck *c, const attn_data *d, const attn_case *k, const oz_
     int64_t pos = s->pos0 + t, kvh = h / (k->n_heads / k->n_kvh), first = k->window && pos >= k->window ? pos - k->window + 1 : 0;
     int64_t n = pos + 1 - first;
     const float *q = d->q + (s->tok0 + t) * d->args.ld_q + h * k->hd;
-    const float *out = (const float *)d->out.p + (s->tok0 + t) * d->args.ld_out + h * k->hd;
+    const float *out = (const float *)d->out.p + (s->tok0 + t) * d->args.ld_out + h * k->vd;
     double *p = oz_alloc_array((size_t)n, sizeof *p), top = -INFINITY, mag = 0, sum = 0;
     for (int64_t j = 0; j < n; j++) {
-        const float *key = d->kv.k + kv_at(&d->kv, s, kvh, first + j);
+        const float *key = d->kv.k + kv_at(&d->kv, k->hd, s, kvh, first + j);
         double m = 0;
         for (int64_t i = 0; i < k->hd; i++) p[j] += (double)q[i] * key[i], m += fabs((double)q[i] * key[i]);
         p[j] *= d->args.scale;
@@ -94,10 +94,10 @@ static void check_query(ck *c, const attn_data *d, const attn_case *k, const oz_
         top = fmax(top, p[j]);
     }
     for (int64_t j = 0; j < n; j++) sum += p[j] = exp(p[j] - top);
-    for (int64_t i = 0; i < k->hd; i++) {
+    for (int64_t i = 0; i < k->vd; i++) {
         double want = 0, most = 0;
         for (int64_t j = 0; j < n; j++) {
-            double v = d->kv.v[kv_at(&d->kv, s, kvh, first + j) + i];
+            double v = d->kv.v[kv_at(&d->kv, k->vd, s, kvh, first + j) + i];
             want += p[j] / sum * v;
             most = fmax(most, fabs(v));
         }
@@ -110,7 +110,7 @@ static void check_query(ck *c, const attn_data *d, const attn_case *k, const oz_
 
 /* One token at a time, and one KV head at a time, gives the same bits as all at once. */
 static void check_company(ck *c, const attn_data *d, const attn_case *k) {
-    int64_t width = k->n_heads * k->hd;
+    int64_t width = k->n_heads * k->vd;
     float *alone = oz_alloc_array((size_t)(d->n_tok * width), sizeof *alone);
     for (int64_t i = 0; i < k->n_segs; i++) {
         for (int64_t t = 0; t < d->segs[i].n_tok; t++) {
@@ -130,7 +130,8 @@ static attn_case draw(ck *c, int i) {
     static const int64_t heads[][2] = {{1, 1}, {9, 3}, {4, 4}, {8, 1}, {6, 3}, {14, 2}}, dims[] = {8, 16, 64, 64, 80, 96, 128, 256};
     int h = (int)ck_int(c, 0, CK_COUNT(heads) - 1);
     static const int64_t windows[] = {0, 0, 0, 1, 5, 16, 40};
-    return (attn_case){heads[h][0], heads[h][1], i % 9 == 8 ? 2 * ck_int(c, 1, 150) : dims[ck_int(c, 0, CK_COUNT(dims) - 1)], ck_int(c, 1, MAX_SEGS),
+    const int64_t hd = i % 9 == 8 ? 2 * ck_int(c, 1, 150) : dims[ck_int(c, 0, CK_COUNT(dims) - 1)], vd = i % 5 == 2 ? ck_int(c, 1, 280) : hd;
+    return (attn_case){heads[h][0], heads[h][1], hd, vd, ck_int(c, 1, MAX_SEGS),
                        windows[ck_int(c, 0, CK_COUNT(windows) - 1)], i % 4 == 3 ? 30.0f : 1.0f, i % 3 == 1 ? 3.0f : 0.0f};
 }
 

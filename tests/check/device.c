@@ -353,7 +353,7 @@ static void attention_case(dck *k, int i) {
     float *kh = floats(c, kv_floats, CK_NORMAL), *vh = floats(c, kv_floats, CK_NORMAL), *q = floats(c, n * width, CK_NORMAL), *rows = floats(c, n * 2 * n_kv, CK_NORMAL), *want = oz_alloc_array((size_t)(n * width), 4);
     dbuf kd = dbuf_new(k, (size_t)kv_floats * 4, kh), vd = dbuf_new(k, (size_t)kv_floats * 4, vh), qd = dbuf_new(k, (size_t)(n * width) * 4, q), rd = dbuf_new(k, (size_t)(n * 2 * n_kv) * 4, rows),
          out = dbuf_new(k, (size_t)(n * width) * 4, NULL);
-    const oz_kv host = {kh, vh, n_kvh, hd}, dev = {kd.p, vd.p, n_kvh, hd};
+    const oz_kv host = {kh, vh, n_kvh, hd, hd}, dev = {kd.p, vd.p, n_kvh, hd, hd};
     begun(k, &b);
     k->ref_ops->kv_write(k->ref, &host, rows, rows + n_kv, 2 * n_kv);
     k->ops->kv_write(k->dev, &dev, rd.p, (float *)rd.p + n_kv, 2 * n_kv);

@@ -170,6 +170,7 @@ static void rope_pairs(float *x, const float *c, const float *s, int64_t half) {
         x[2 * i + 1] = b * c[i] + a * s[i];
     }
 }
+static void rope_halves(float *x, const float *c, const float *s, int64_t half) { right.rope(x, c, s, half); }
 static void rope_sign(float *x, const float *c, const float *s, int64_t half) {
     float t[256];
     for (int64_t i = 0; i < half; i++) t[i] = -s[i];
@@ -405,6 +406,11 @@ static void op_gather(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t
     right_ops.gather(d, y, ld_y, x, n, row0, n_rows, n);
 }
 static void op_kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld) { right_ops.kv_write(d, kv, k, k, ld); }
+static void op_mla_write(oz_dev *d, const oz_kv *kv, const oz_mla_args *a) {
+    oz_mla_args b = *a;
+    b.rope = a->heads;
+    right_ops.mla_write(d, kv, &b);
+}
 static void op_rope_table(oz_dev *d, float *c, float *s, const float *inv, int64_t half, float factor) {
     right_ops.rope_table(d, c, s, inv, half, factor);
     const oz_seg *seg = oz_cpu(d)->batch->segs;
@@ -476,6 +482,7 @@ static const mutation mutations[] = {
     IN_TABLE(round_bf16, "no tail", round_tail),
     IN_TABLE(rope, "neighbouring pairs", rope_pairs),
     IN_TABLE(rope, "turns the other way", rope_sign),
+    IN_TABLE(rope_pairs, "half a head apart", rope_halves),
     IN_TABLE(rope, "the last element not turned", rope_tail),
     IN_TABLE(silu_mul, "no gate on the last element", silu_up),
     IN_TABLE(silu_mul, "zero below -16", silu_clamp),
@@ -528,6 +535,7 @@ static const mutation mutations[] = {
     IN_OPS(pack, "op_pack", "the first row of a slice ignored", op_pack),
     IN_OPS(gather, "op_gather", "the distance between rows ignored", op_gather),
     IN_OPS(kv_write, "op_kv_write", "keys written as values", op_kv_write),
+    IN_OPS(mla_write, "op_mla_write", "all keys end in the first head's", op_mla_write),
     IN_OPS(rope_table, "op_rope_table", "the angle not rounded to f32", op_rope_table),
     IN_OPS(quantize, "op_rows", "the first token's scale for the last", op_quantize),
     IN_OPS(norm, "op_rows", "one head only", op_norm),

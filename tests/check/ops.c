@@ -1,5 +1,6 @@
 /* The operations above the slots: how a call is cut over threads, rows and parts. One thread and three must give the same bits, and
  * both what the slot gives for each row. */
+#include "kernel/step.h"
 #include "suites.h"
 
 static float *floats(ck *c, int64_t n) {
@@ -133,7 +134,7 @@ void ck_op_kv_write(ck *c) {
         oz_seg seg = {0, n_tok, pos0, blocks};
         size_t bytes = (size_t)(6 * n_kvh * OZ_KV_BLOCK * hd) * sizeof(float);
         ck_buf kb = ck_buf_new(bytes, 0), vb = ck_buf_new(bytes, 0), want = ck_buf_new(bytes, 0);
-        oz_kv kv = {kb.p, vb.p, n_kvh, hd};
+        oz_kv kv = {kb.p, vb.p, n_kvh, hd, hd};
         float *k = floats(c, n_tok * ld), *v = floats(c, n_tok * ld);
         ck_begin(c, &(oz_batch){.segs = &seg, .n_segs = 1});
         c->many.head.ops->kv_write(&c->many.head, &kv, k, v, ld);
@@ -149,6 +150,33 @@ void ck_op_kv_write(ck *c) {
         ck_buf_check(c, &kb, "keys"), ck_buf_check(c, &vb, "values");
         ck_buf_free(&kb), ck_buf_free(&vb), ck_buf_free(&want);
         oz_free(k), oz_free(v);
+    }
+}
+
+/* Each head's key is its own part and the shared one, and its value follows; nothing else is touched. */
+void ck_op_mla_write(ck *c) {
+    for (int i = 0; i < 20 && !ck_enough(c); i++, c->n_cases++) {
+        const int64_t n_h = ck_int(c, 1, 4), own = ck_int(c, 1, 20), n_rope = 2 * ck_int(c, 1, 9), vd = ck_int(c, 1, 30), hd = own + n_rope, n_tok = ck_int(c, 1, 40), pos0 = ck_int(c, 0, 40);
+        const int64_t ld_h = n_h * (own + vd) + ck_int(c, 0, 5), ld_r = n_rope + ck_int(c, 0, 5);
+        int32_t blocks[6] = {4, 0, 5, 1, 3, 2};
+        oz_seg seg = {0, n_tok, pos0, blocks};
+        const size_t rows = (size_t)(6 * n_h * OZ_KV_BLOCK) * sizeof(float);
+        ck_buf kb = ck_buf_new(rows * (size_t)hd, 0), vb = ck_buf_new(rows * (size_t)vd, 0), want_k = ck_buf_new(rows * (size_t)hd, 0), want_v = ck_buf_new(rows * (size_t)vd, 0);
+        const oz_kv kv = {kb.p, vb.p, n_h, hd, vd};
+        float *heads = floats(c, n_tok * ld_h), *rope = floats(c, n_tok * ld_r);
+        ck_begin(c, &(oz_batch){.segs = &seg, .n_segs = 1});
+        c->many.head.ops->mla_write(&c->many.head, &kv, &(oz_mla_args){heads, rope, ld_h, ld_r, n_rope});
+        for (int64_t t = 0; t < n_tok; t++) {
+            for (int64_t h = 0; h < n_h; h++) {
+                const int64_t pos = pos0 + t, row = (blocks[pos / 16] * n_h + h) * 16 + pos % 16;
+                for (int64_t j = 0; j < hd; j++) ((float *)want_k.p)[row * hd + j] = j < own ? heads[t * ld_h + h * (own + vd) + j] : rope[t * ld_r + j - own];
+                for (int64_t j = 0; j < vd; j++) ((float *)want_v.p)[row * vd + j] = heads[t * ld_h + h * (own + vd) + own + j];
+            }
+        }
+        ck_same(c, kb.p, want_k.p, rows * (size_t)hd, "keys"), ck_same(c, vb.p, want_v.p, rows * (size_t)vd, "values");
+        ck_buf_check(c, &kb, "keys"), ck_buf_check(c, &vb, "values");
+        ck_buf_free(&kb), ck_buf_free(&vb), ck_buf_free(&want_k), ck_buf_free(&want_v);
+        oz_free(heads), oz_free(rope);
     }
 }
 

@@ -104,24 +104,27 @@ void ck_round_bf16(ck *c) {
 }
 
 /* Two products and a sum: three roundings of the magnitudes. */
-void ck_rope(ck *c) {
+static void rope_suite(ck *c, void (*turn)(float *, const float *, const float *, int64_t), bool pairs) {
     for (int i = 0; i < 300 && !ck_enough(c); i++, c->n_cases++) {
         int64_t half = i % 4 ? 8 * ck_int(c, 1, 8) : ck_int(c, 1, 40), n = 2 * half;
         ck_buf x = draw_floats(c, n, (ck_pattern)(i % CK_PATTERNS)), old = ck_buf_new((size_t)n * sizeof(float), 0);
         ck_buf cs = draw_floats(c, half, CK_NORMAL), sn = draw_floats(c, half, CK_NORMAL);
         memcpy(old.p, x.p, (size_t)n * sizeof(float));
         const float *o = old.p, *y = x.p, *co = cs.p, *si = sn.p;
-        c->dev.table.rope(x.p, cs.p, sn.p, half);
+        turn(x.p, cs.p, sn.p, half);
         for (int64_t j = 0; j < half; j++) {
-            double a = (double)o[j] * co[j], b = (double)o[j + half] * si[j], d = (double)o[j + half] * co[j], e = (double)o[j] * si[j];
-            ck_bound(c, fabs(y[j] - (a - b)), 0x1p-23 * (fabs(a) + fabs(b)) + 0x1p-148, "half %lld [%lld]", (long long)half, (long long)j);
-            ck_bound(c, fabs(y[j + half] - (d + e)), 0x1p-23 * (fabs(d) + fabs(e)) + 0x1p-148, "half %lld [%lld]", (long long)half,
-                     (long long)(j + half));
+            const int64_t i0 = pairs ? 2 * j : j, i1 = pairs ? 2 * j + 1 : j + half;
+            double a = (double)o[i0] * co[j], b = (double)o[i1] * si[j], d = (double)o[i1] * co[j], e = (double)o[i0] * si[j];
+            ck_bound(c, fabs(y[i0] - (a - b)), 0x1p-23 * (fabs(a) + fabs(b)) + 0x1p-148, "half %lld [%lld]", (long long)half, (long long)i0);
+            ck_bound(c, fabs(y[i1] - (d + e)), 0x1p-23 * (fabs(d) + fabs(e)) + 0x1p-148, "half %lld [%lld]", (long long)half, (long long)i1);
         }
         ck_buf_check(c, &x, "head");
         ck_buf_free(&x), ck_buf_free(&old), ck_buf_free(&cs), ck_buf_free(&sn);
     }
 }
+
+void ck_rope(ck *c) { rope_suite(c, c->dev.table.rope, false); }
+void ck_rope_pairs(ck *c) { rope_suite(c, c->dev.table.rope_pairs, true); }
 
 /* Any gate: from far below where exp underflows to far above. */
 void ck_silu_mul(ck *c) {

@@ -12,7 +12,7 @@
 #include "model/model.h"
 
 static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral", "mistral", "qwen2", "qwen2-window", "qwen3-yarn", "rope-linear", "rope-yarn", "phi3", "phi3-short", "phi3-long", "gemma", "gemma2", "gemma3", "gemma3-vision",
-                                    "qwen3_moe", "qwen3_moe-fused", "deepseek"};
+                                    "qwen3_moe", "qwen3_moe-fused", "deepseek", "deepseek_v2", "deepseek_v2-grouped"};
 enum { N_MODELS = sizeof names / sizeof *names };
 
 typedef struct fixture {

@@ -69,7 +69,7 @@ static void run_norm_quantize(oz_cuda_dev *d, const run_args *a, const oz_step *
     const oz_step *add = s->op == OZ_OP_ADD ? s : NULL, *norm = add ? s + 1 : s, *last = s + n - 1;
     const bool head = norm->src == OZ_BUF_ROWS;
     oz_rows y = last->op == OZ_OP_QUANTIZE ? rows_of(buf(a, last->dst)) : rows_of(buf(a, norm->dst));
-    const oz_norm_quantize f = {col(a, norm->src, 0), buf(a, norm->src)->width, add ? col(a, add->src, 0) : NULL, add ? buf(a, add->src)->width : 0, norm->vec, a->call.p->norm_eps, y,
+    const oz_norm_quantize f = {col(a, norm->src, 0), buf(a, norm->src)->width, add ? col(a, add->src, 0) : NULL, add ? buf(a, add->src)->width : 0, norm->vec, norm->factor, y,
                                 head ? a->call.n_rows : a->call.n_tok, norm->n};
     oz_cuda_norm_quantize(d, &f);
 }

@@ -33,6 +33,14 @@ static void rope(float *head, const float *cos, const float *sin, int64_t half) 
     }
 }
 
+static void rope_pairs(float *head, const float *cos, const float *sin, int64_t half) {
+    for (int64_t i = 0; i < half; i++) {
+        float a = head[2 * i], b = head[2 * i + 1];
+        head[2 * i] = a * cos[i] - b * sin[i];
+        head[2 * i + 1] = b * cos[i] + a * sin[i];
+    }
+}
+
 static void silu_mul(float *y, const float *gate, const float *up, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = (float)(gate[i] / (1.0 + exp(-(double)gate[i]))) * up[i];
 }
@@ -56,9 +64,9 @@ static void add(float *y, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] += x[i];
 }
 
-static const float *kv_row(const float *base, const oz_kv *kv, const oz_seg *seg, int64_t head, int64_t pos) {
+static const float *kv_row(const float *base, int64_t dim, const oz_kv *kv, const oz_seg *seg, int64_t head, int64_t pos) {
     int64_t block = seg->blocks[pos / OZ_KV_BLOCK];
-    return base + ((block * kv->n_heads_kv + head) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK) * kv->head_dim;
+    return base + ((block * kv->n_heads_kv + head) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK) * dim;
 }
 
 static double dot(const float *a, const float *b, int64_t n) {
@@ -78,17 +86,17 @@ static void attend(float *out, const float *q, const oz_attn_args *a, const oz_s
     int64_t first = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
     double max = -INFINITY, sum = 0;
     for (int64_t j = first; j <= pos; j++) {
-        double s = score(q, kv_row(kv->k, kv, seg, kvh, j), a);
+        double s = score(q, kv_row(kv->k, kv->head_dim, kv, seg, kvh, j), a);
         if (s > max) max = s;
     }
-    memset(out, 0, (size_t)kv->head_dim * sizeof *out);
+    memset(out, 0, (size_t)kv->v_dim * sizeof *out);
     for (int64_t j = first; j <= pos; j++) {
-        double p = exp(score(q, kv_row(kv->k, kv, seg, kvh, j), a) - max);
-        const float *v = kv_row(kv->v, kv, seg, kvh, j);
+        double p = exp(score(q, kv_row(kv->k, kv->head_dim, kv, seg, kvh, j), a) - max);
+        const float *v = kv_row(kv->v, kv->v_dim, kv, seg, kvh, j);
         sum += p;
-        for (int64_t i = 0; i < kv->head_dim; i++) out[i] += (float)p * v[i];
+        for (int64_t i = 0; i < kv->v_dim; i++) out[i] += (float)p * v[i];
     }
-    for (int64_t i = 0; i < kv->head_dim; i++) out[i] = (float)(out[i] / sum);
+    for (int64_t i = 0; i < kv->v_dim; i++) out[i] = (float)(out[i] / sum);
 }
 
 void oz_attention__ref(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1) {
@@ -96,7 +104,7 @@ void oz_attention__ref(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, i
     for (int64_t t = tok0; t < tok1; t++) {
         int64_t row = seg->tok0 + t;
         for (int64_t h = kvh0 * group; h < kvh1 * group; h++) {
-            attend(a->out + row * a->ld_out + h * hd, a->q + row * a->ld_q + h * hd, a, seg, h / group, seg->pos0 + t);
+            attend(a->out + row * a->ld_out + h * a->kv->v_dim, a->q + row * a->ld_q + h * hd, a, seg, h / group, seg->pos0 + t);
         }
     }
 }
@@ -164,6 +172,7 @@ void oz_cpu_init_ref(oz_cpu_table *t) {
     t->quantize_f8 = quantize_f8;
     t->round_bf16 = round_bf16;
     t->rope = rope;
+    t->rope_pairs = rope_pairs;
     t->silu_mul = silu_mul;
     t->gelu_mul = gelu_mul;
     t->scale = scale;

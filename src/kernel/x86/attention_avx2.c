@@ -25,7 +25,7 @@ enum { ROWS = 48, RUN = 64, MAX_DIM = 256, RUN_BLOCKS = RUN / OZ_KV_BLOCK, STEP 
 typedef struct tile {
     const oz_attn_args *a;
     const oz_seg *seg;
-    int64_t kvh, hd, width; /* width: head_dim padded to 8 */
+    int64_t kvh, hd, vd, width; /* width: vd padded to 8 */
     int n_rows;
     const float *q[ROWS];
     float *out[ROWS];
@@ -74,16 +74,16 @@ static void load_keys(tile *t, const float *k, int key0, int n) {
 static void load_run(tile *t) {
     const oz_kv *kv = t->a->kv;
     for (int b = t->first / OZ_KV_BLOCK; b * OZ_KV_BLOCK < t->n_keys; b++) {
-        int64_t block = t->seg->blocks[t->run0 / OZ_KV_BLOCK + b], at = (block * kv->n_heads_kv + t->kvh) * OZ_KV_BLOCK * t->hd;
+        int64_t block = t->seg->blocks[t->run0 / OZ_KV_BLOCK + b], at = (block * kv->n_heads_kv + t->kvh) * OZ_KV_BLOCK;
         for (int half = 0; half < OZ_KV_BLOCK; half += 8) {
             int key0 = b * OZ_KV_BLOCK + half, n = t->n_keys - key0 < 8 ? t->n_keys - key0 : 8;
-            load_keys(t, kv->k + at + half * t->hd, key0, n > 0 ? n : 0);
+            load_keys(t, kv->k + (at + half) * t->hd, key0, n > 0 ? n : 0);
         }
-        t->v[b] = kv->v + at;
-        if (t->width == t->hd) continue;
+        t->v[b] = kv->v + at * t->vd;
+        if (t->width == t->vd) continue;
         t->v[b] = t->v_padded + b * OZ_KV_BLOCK * t->width;
         for (int i = 0; i < OZ_KV_BLOCK && b * OZ_KV_BLOCK + i < t->n_keys; i++) {
-            memcpy(t->v_padded + (b * OZ_KV_BLOCK + i) * t->width, kv->v + at + i * t->hd, (size_t)t->hd * sizeof(float));
+            memcpy(t->v_padded + (b * OZ_KV_BLOCK + i) * t->width, kv->v + (at + i) * t->vd, (size_t)t->vd * sizeof(float));
         }
     }
 }
@@ -237,27 +237,27 @@ static void run_tile(tile *t) {
     }
     for (int r = 0; r < t->n_rows; r++) {
         scale_row(t->acc + r * t->width, t->width, 1.0f / t->sum[r]);
-        memcpy(t->out[r], t->acc + r * t->width, (size_t)t->hd * sizeof(float));
+        memcpy(t->out[r], t->acc + r * t->width, (size_t)t->vd * sizeof(float));
     }
 }
 
 /* Heads wider than MAX_DIM run the reference: no model that is run here has them. */
 void oz_attention__avx2(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1) {
-    int64_t group = a->n_heads / a->kv->n_heads_kv, hd = a->kv->head_dim, n_rows = (tok1 - tok0) * group;
-    if (hd > MAX_DIM) {
+    int64_t group = a->n_heads / a->kv->n_heads_kv, hd = a->kv->head_dim, vd = a->kv->v_dim, n_rows = (tok1 - tok0) * group;
+    if (hd > MAX_DIM || vd > MAX_DIM) {
         oz_attention__ref(a, seg, tok0, tok1, kvh0, kvh1);
         return;
     }
     tile t;
-    t.a = a, t.seg = seg, t.hd = hd, t.width = (hd + 7) & ~(int64_t)7;
-    if (t.width != hd) memset(t.v_padded, 0, sizeof t.v_padded);
+    t.a = a, t.seg = seg, t.hd = hd, t.vd = vd, t.width = (vd + 7) & ~(int64_t)7;
+    if (t.width != vd) memset(t.v_padded, 0, sizeof t.v_padded);
     for (t.kvh = kvh0; t.kvh < kvh1; t.kvh++) {
         for (int64_t row0 = 0; row0 < n_rows; row0 += ROWS) {
             t.n_rows = n_rows - row0 < ROWS ? (int)(n_rows - row0) : ROWS;
             for (int r = 0; r < t.n_rows; r++) {
                 int64_t tok = tok0 + (row0 + r) / group, head = t.kvh * group + (row0 + r) % group;
                 t.q[r] = a->q + (seg->tok0 + tok) * a->ld_q + head * hd;
-                t.out[r] = a->out + (seg->tok0 + tok) * a->ld_out + head * hd;
+                t.out[r] = a->out + (seg->tok0 + tok) * a->ld_out + head * vd;
                 t.pos[r] = seg->pos0 + tok;
             }
             run_tile(&t);

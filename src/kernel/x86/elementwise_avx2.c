@@ -36,6 +36,19 @@ static inline void rotate(__m256 *a, __m256 *b, __m256 c, __m256 s) {
     *a = first;
 }
 
+void oz_rope_pairs__avx2(float *head, const float *cos, const float *sin, int64_t half) {
+    const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    for (int64_t i = 0; i < half; i += 4) {
+        const int64_t n = half - i < 4 ? half - i : 4;
+        const __m256i m = oz_lanes_avx2(2 * n);
+        const __m128i few = _mm256_castsi256_si128(oz_lanes_avx2(n));
+        const __m256 c = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_maskload_ps(cos + i, few)), twice);
+        const __m256 s = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_maskload_ps(sin + i, few)), twice);
+        const __m256 x = _mm256_maskload_ps(head + 2 * i, m);
+        _mm256_maskstore_ps(head + 2 * i, m, _mm256_addsub_ps(_mm256_mul_ps(x, c), _mm256_mul_ps(_mm256_permute_ps(x, 0xb1), s)));
+    }
+}
+
 void oz_rope__avx2(float *head, const float *cos, const float *sin, int64_t half) {
     int64_t i = 0;
     for (; i + 8 <= half; i += 8) {

@@ -9,6 +9,7 @@ void oz_cpu_init_avx2(oz_cpu_table *t) {
     t->quantize_q8 = oz_quantize_q8__avx2;
     t->quantize_f8 = oz_quantize_f8__avx2;
     t->rope = oz_rope__avx2;
+    t->rope_pairs = oz_rope_pairs__avx2;
     t->silu_mul = oz_silu_mul__avx2;
     t->gelu_mul = oz_gelu_mul__avx2;
     t->scale = oz_scale__avx2;

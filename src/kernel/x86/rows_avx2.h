@@ -11,6 +11,7 @@ static inline __m256i oz_lanes_avx2(int64_t n) {
 
 void oz_norm__avx2(float *y, const float *x, const float *w, int64_t dim, float eps);
 void oz_rope__avx2(float *head, const float *cos, const float *sin, int64_t half);
+void oz_rope_pairs__avx2(float *head, const float *cos, const float *sin, int64_t half);
 void oz_silu_mul__avx2(float *y, const float *gate, const float *up, int64_t n);
 void oz_gelu_mul__avx2(float *y, const float *gate, const float *up, int64_t n);
 void oz_scale__avx2(float *x, int64_t n, float factor);
