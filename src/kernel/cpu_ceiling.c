@@ -1,12 +1,14 @@
 /* What this machine can do at best, measured now: reading memory, f32 and int8 multiply-adds, all threads at once.
  *
- * Every thread works in units of some 15 us and notes when each is done; the ceiling is the best 1.5 ms of all threads taken together. So what
- * threads share (memory, the two halves of a core) counts as it should, and other programs on the machine do no harm as long as our
- * threads run undisturbed side by side now and then; if multiply-adds stay far below one thread's speed times their number, the round is
- * repeated. (Rejected: timing a parallel region. On a busy machine none passes without a thread that waits for its turn.) */
+ * Every thread works in units of some 15 us and notes when each is done; the ceiling is the best 1.5 ms of all threads taken together (of reading
+ * more, where the last cache is large). So what threads share (memory, the two halves of a core) counts as it should, and other programs on
+ * the machine do no harm as long as our threads run undisturbed side by side now and then; if multiply-adds stay far below one thread's speed
+ * times their number, the round is repeated. (Rejected: timing a parallel region. On a busy machine none passes without a thread that waits
+ * for its turn.) */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernel/cpu.h"
@@ -14,7 +16,7 @@
 enum {
     ROUNDS = 2, ROUND_US = 400000, UNIT_US = 15,
     TICK_US = 100, N_TICKS = ROUND_US / TICK_US, WINDOW_TICKS = 15,
-    READ_BYTES = 256 << 20, READ_UNIT = 256 << 10, /* together far beyond the last cache */
+    READ_BYTES = 256 << 20, READ_UNIT = 256 << 10, CACHES = 4, /* at least so much, and so often the last cache */
 };
 
 typedef struct ceiling_job {
@@ -24,6 +26,7 @@ typedef struct ceiling_job {
     const uint8_t *bytes;
     int64_t n_read; /* read units of one thread */
     int64_t start_us;
+    int window_ticks;
     double scatter; /* of all that was measured */
     atomic_uint done[N_TICKS]; /* units that ended in a tick */
 } ceiling_job;
@@ -51,7 +54,7 @@ static int64_t round_best(oz_dev *d, ceiling_job *j) {
     int64_t now = 0, best = 0;
     for (int i = 0; i < N_TICKS; i++) {
         now += j->done[i];
-        if (i >= WINDOW_TICKS) now -= j->done[i - WINDOW_TICKS];
+        if (i >= j->window_ticks) now -= j->done[i - j->window_ticks];
         if (now > best) best = now;
     }
     return best;
@@ -61,7 +64,7 @@ static int64_t round_best(oz_dev *d, ceiling_job *j) {
 static double run(oz_dev *d, ceiling_job *j, double enough) {
     double most = 0, least = INFINITY;
     for (int i = 0; i < ROUNDS && most < enough; i++) {
-        double units_s = (double)round_best(d, j) * 1e6 / (WINDOW_TICKS * TICK_US);
+        double units_s = (double)round_best(d, j) * 1e6 / (j->window_ticks * TICK_US);
         if (units_s > most) most = units_s;
         if (units_s < least) least = units_s;
     }
@@ -88,12 +91,16 @@ static double measure_burn(oz_dev *d, ceiling_job *j, double (*burn)(int64_t)) {
 
 static double measure_read(oz_dev *d, ceiling_job *j) {
     void *bytes;
-    j->n_read = READ_BYTES / READ_UNIT / oz_dev_threads(d);
-    if (j->n_read < 1 || oz_big_new(&bytes, READ_BYTES, "buffer to measure memory with", NULL) != OZ_OK) return 0;
-    for (size_t i = 0; i < READ_BYTES; i += 4096) ((uint8_t *)bytes)[i] = 1; /* pages of their own: untouched ones are all the same zeros */
+    const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE); /* servers have some of 300 MB and more */
+    const size_t n_bytes = CACHES * (size_t)(cache > 0 ? cache : 0) > READ_BYTES ? CACHES * (size_t)cache : READ_BYTES;
+    j->n_read = (int64_t)(n_bytes / READ_UNIT) / oz_dev_threads(d);
+    if (j->n_read < 1 || oz_big_new(&bytes, n_bytes, "buffer to measure memory with", NULL) != OZ_OK) return 0;
+    for (size_t i = 0; i < n_bytes; i += 4096) ((uint8_t *)bytes)[i] = 1; /* pages of their own: untouched ones are all the same zeros */
     j->bytes = bytes;
+    j->window_ticks = (int)(n_bytes / READ_BYTES) * WINDOW_TICKS; /* a short one may fall on what a large cache has kept */
     double units = run(d, j, INFINITY);
     oz_big_free(bytes);
+    j->window_ticks = WINDOW_TICKS;
     return units * READ_UNIT;
 }
 
@@ -101,6 +108,7 @@ void oz_cpu_ceiling(oz_dev *d, oz_ceiling *out) {
     const oz_cpu_table *t = &oz_cpu(d)->table;
     ceiling_job *j = oz_alloc(sizeof *j);
     j->table = t;
+    j->window_ticks = WINDOW_TICKS;
     out->read_bytes_s = measure_read(d, j);
     out->f32_flop_s = measure_burn(d, j, t->burn_f32);
     if (t->burn_bf16) out->bf16_flop_s = measure_burn(d, j, t->burn_bf16);

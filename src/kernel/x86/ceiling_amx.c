@@ -4,7 +4,7 @@
 static void configure(void) {
     oz_tile_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) c.rows[i] = 16, c.row_bytes[i] = 64;
-    _tile_loadconfig(&c);
+    oz_tile_configure(&c);
 }
 
 double oz_burn_bf16__amx(int64_t n_steps) {

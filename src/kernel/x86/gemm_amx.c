@@ -26,7 +26,7 @@ static void configure(int n_tok, int64_t n_steps) {
         c.rows[i] = (uint8_t)(i >= 6 ? n_steps : i == 2 || i == 3 || i == 5 ? second : first);
         c.row_bytes[i] = (uint16_t)(c.rows[i] == 0 ? 0 : i == 4 || i == 5 ? 4 * n_steps : 64);
     }
-    _tile_loadconfig(&c);
+    oz_tile_configure(&c);
 }
 
 /* n tiles of K, of a pair of panels or one. The stream of codes goes on at next. */
@@ -49,6 +49,7 @@ INLINE void sum_strip(bool q8, bool two_panels, bool two_rows, __m512i *sums, co
     const size_t ld = (size_t)r->ld;
     const uint8_t *x = s->x, *codes = s->codes;
     __m512i *second = sums + r->n_tok;
+    oz_tile_written();
     BEGIN(0, sums);
     if (two_panels) BEGIN(1, second);
     if (two_rows) BEGIN(2, sums + 16);
