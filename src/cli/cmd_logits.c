@@ -57,7 +57,7 @@ static oz_status write_out(oz_model *m, const oz_ids *ids, const oz_layout *layo
     for (int64_t i = 0; i < n_blocks; i++) blocks[i] = (int32_t)i;
     for (int64_t i = 0; i < k; i++) rows[i] = (int32_t)i;
     oz_state *s = NULL;
-    oz_status st = oz_state_new(&s, m, n_blocks, err);
+    oz_status st = oz_state_new(&s, m, n_blocks, 1, err);
     if (st == OZ_OK) st = oz_big_new((void **)&p.logits, (size_t)(k * f->vocab_size) * sizeof(float), "logits", err);
     if (st == OZ_OK && hidden) st = oz_big_new((void **)&p.hidden, (size_t)(k * f->n_layers * f->hidden_size) * sizeof(float), "hidden states", err);
     if (st == OZ_OK && oz_comm_rank(oz_cli_comm) == 0) st = oz_writer_open_file(&p.w, layout, out_path, err);

@@ -31,6 +31,7 @@ struct oz_engine {
     seq **order;                /* live sequences by arrival, [max_seqs] */
     int32_t *ids, *rows;        /* [max_tok], [max_tok] */
     oz_seg *segs;               /* [max_seqs] */
+    int32_t *slots;             /* [max_seqs]: of a segment's sequence, its number in seqs */
     seq **row_seq;              /* whose row it is */
     float *logits;              /* host [max_rows, vocab], for sampling */
     oz_row_stat *stats;
@@ -41,7 +42,7 @@ static int64_t blocks_for(int64_t n_tok) { return (n_tok + OZ_KV_BLOCK - 1) / OZ
 
 static oz_status rooms_new(oz_engine *e, oz_err *err) {
     const oz_model_info *f = oz_model_get(e->model);
-    OZ_TRY(oz_state_new(&e->state, e->model, e->n_blocks, err));
+    OZ_TRY(oz_state_new(&e->state, e->model, e->n_blocks, e->max_seqs, err));
     OZ_TRY(oz_sampler_new(&e->sampler, f->vocab_size, err));
     OZ_TRY(oz_big_new((void **)&e->logits, (size_t)e->max_rows * (size_t)f->vocab_size * sizeof(float), "logits of a step", err));
     return oz_big_new((void **)&e->stats, (size_t)e->max_rows * sizeof *e->stats, "statistics of a step", err);
@@ -59,6 +60,7 @@ oz_status oz_engine_new(oz_engine **out, oz_model *m, const oz_engine_cfg *cfg, 
     e->seqs = oz_alloc_array((size_t)e->max_seqs, sizeof *e->seqs);
     e->order = oz_alloc_array((size_t)e->max_seqs, sizeof(seq *));
     e->segs = oz_alloc_array((size_t)e->max_seqs, sizeof *e->segs);
+    e->slots = oz_alloc_array((size_t)e->max_seqs, sizeof *e->slots);
     e->row_seq = oz_alloc_array((size_t)e->max_rows, sizeof(seq *));
     e->ids = oz_alloc_array((size_t)f->max_tok, sizeof *e->ids);
     e->rows = oz_alloc_array((size_t)e->max_rows, sizeof *e->rows);
@@ -85,7 +87,7 @@ void oz_engine_free(oz_engine **p) {
     oz_sampler_free(&e->sampler);
     oz_big_free(e->logits);
     oz_big_free(e->stats);
-    void *const owned[] = {e->seqs, e->order, e->segs, e->row_seq, e->ids, e->rows, e->free_blocks};
+    void *const owned[] = {e->seqs, e->order, e->segs, e->slots, e->row_seq, e->ids, e->rows, e->free_blocks};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) oz_free(owned[i]);
     oz_free(e);
     *p = NULL;
@@ -138,6 +140,7 @@ static int64_t order_fill(oz_engine *e) {
 typedef struct batch { int64_t n_tok, n_segs, n_rows; bool greedy; } batch;
 
 static void batch_put(oz_engine *e, batch *b, seq *s, const int32_t *ids, int64_t n, bool last) {
+    e->slots[b->n_segs] = (int32_t)(s - e->seqs);
     e->segs[b->n_segs++] = (oz_seg){b->n_tok, n, s->n_done, s->blocks};
     memcpy(e->ids + b->n_tok, ids, (size_t)n * sizeof *ids);
     b->n_tok += n;
@@ -191,7 +194,7 @@ oz_status oz_engine_step(int64_t *n_active, oz_engine *e, oz_engine_fn *fn, void
     *n_active = 0;
     if (n_live == 0) return OZ_OK;
     const batch b = batch_fill(e, n_live);
-    const oz_call call = {.ids = e->ids, .n_tok = b.n_tok, .segs = e->segs, .n_segs = b.n_segs, .rows = e->rows, .n_rows = b.n_rows};
+    const oz_call call = {.ids = e->ids, .n_tok = b.n_tok, .segs = e->segs, .n_segs = b.n_segs, .slots = e->slots, .rows = e->rows, .n_rows = b.n_rows};
     const oz_sink sink = b.n_rows == 0 ? (oz_sink){OZ_SINK_NONE, NULL, NULL}
                          : b.greedy   ? (oz_sink){OZ_SINK_STAT, e->stats, NULL}
                                       : (oz_sink){OZ_SINK_COPY, e->logits, NULL};

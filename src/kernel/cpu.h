@@ -72,6 +72,9 @@ typedef struct oz_cpu_table {
     void (*add)(float *y, const float *x, int64_t n);
     /* queries [tok0, tok1) of one segment (0: its first token), KV heads [kvh0, kvh1) */
     void (*attention)(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1);
+    /* channels [c0, c1) of one segment, whose slot `state` is */
+    void (*conv)(const oz_conv_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1);
+    void (*scan)(const oz_scan_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1);
     /* One token's experts and their weights; y = the sum of weights[i] * x[rows[i] * ld], i ascending, products and sums rounded one by one. */
     void (*route)(int32_t *experts, float *weights, const float *logits, const oz_route *rule); /* its tables are not touched */
     void (*combine)(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t top_k, int64_t n);

@@ -361,6 +361,41 @@ static void attention(oz_dev *d, const oz_attn_args *a) {
     split(d, threads, work * a->n_heads * a->kv->head_dim / threads, attn_items, &j);
 }
 
+/* ---- layers that scan: channels are shared out, a segment's tokens follow each other ---- */
+
+typedef struct scan_job { const oz_cpu_table *table; const oz_seg *seg; float *state; const oz_conv_args *conv; const oz_scan_args *scan; } scan_job;
+enum { CHANNELS = 64 }; /* an item */
+
+static int64_t slot_of(const oz_batch *b, int64_t seg) { return b->slots ? b->slots[seg] : seg; }
+
+static int64_t channel(int64_t item, int64_t n) { return item * CHANNELS < n ? item * CHANNELS : n; }
+
+static void conv_channels(void *arg, int thread, int64_t begin, int64_t end) {
+    const scan_job *j = arg;
+    j->table->conv(j->conv, j->seg, j->state, channel(begin, j->conv->n), channel(end, j->conv->n));
+}
+
+static void scan_channels(void *arg, int thread, int64_t begin, int64_t end) {
+    const scan_job *j = arg;
+    j->table->scan(j->scan, j->seg, j->state, channel(begin, j->scan->n), channel(end, j->scan->n));
+}
+
+static void conv(oz_dev *d, const oz_conv_args *a) {
+    const oz_batch *b = oz_cpu(d)->batch;
+    for (int64_t s = 0; s < b->n_segs; s++) {
+        scan_job j = {.table = &oz_cpu(d)->table, .seg = &b->segs[s], .conv = a, .state = a->state + slot_of(b, s) * (a->taps - 1) * a->n};
+        split(d, (a->n + CHANNELS - 1) / CHANNELS, 4 * CHANNELS * a->taps * b->segs[s].n_tok, conv_channels, &j);
+    }
+}
+
+static void scan(oz_dev *d, const oz_scan_args *a) {
+    const oz_batch *b = oz_cpu(d)->batch;
+    for (int64_t s = 0; s < b->n_segs; s++) {
+        scan_job j = {.table = &oz_cpu(d)->table, .seg = &b->segs[s], .scan = a, .state = a->state + slot_of(b, s) * a->n_state * a->n};
+        split(d, (a->n + CHANNELS - 1) / CHANNELS, 8 * CHANNELS * a->n_state * b->segs[s].n_tok, scan_channels, &j);
+    }
+}
+
 /* ---- experts ---- */
 
 typedef struct expert_job {
@@ -499,7 +534,7 @@ const oz_ops oz_cpu_ops = {
     .multiplies = oz_cpu_multiplies, .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
     .embed = embed, .norm = norm, .quantize = quantize, .row_amax = row_amax, .quantize_by = quantize_by, .linear = linear, .rope_table = rope_table, .rope = rope, .rope_pairs = rope_pairs,
     .kv_write = kv_write, .mla_write = mla_write,
-    .attention = attention, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .scale = scale, .softcap = softcap, .add = add, .gather = gather,
+    .attention = attention, .conv = conv, .scan = scan, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .scale = scale, .softcap = softcap, .add = add, .gather = gather,
     .route = route, .sort = sort, .spread = spread, .grouped_linear = grouped_linear, .combine = combine,
     .sink_stat = sink_stat, .sink_kl = sink_kl,
 };

@@ -28,8 +28,7 @@ typedef struct oz_rows { oz_form form; void *data; int64_t ld; /* elements betwe
 
 /* A weight in a kernel's own layout on the device. Packing takes rows [row0, row0 + n_rows) of the logical weight. */
 typedef struct oz_packed oz_packed;
-int64_t oz_packed_rows(const oz_packed *p);
-int64_t oz_packed_cols(const oz_packed *p);
+int64_t oz_packed_rows(const oz_packed *p), oz_packed_cols(const oz_packed *p);
 size_t oz_packed_bytes(const oz_packed *p);
 const char *oz_packed_kernel(const oz_packed *p); /* "gemm_i8_q8__avx2": what runs it */
 
@@ -42,14 +41,15 @@ typedef struct oz_seg {
     const int32_t *blocks; /* host: block ids of positions 0.. ; enough for pos0 + n_tok */
 } oz_seg;
 
-/* Paged keys and values of one layer, f32: k and v are [n_blocks, n_heads_kv, OZ_KV_BLOCK, head_dim or v_dim]. */
-typedef struct oz_kv { float *k, *v; int64_t n_heads_kv, head_dim, v_dim; } oz_kv;
+/* Paged keys and values of one layer, f32: k and v are [n_blocks, n_heads_kv, OZ_KV_BLOCK, head_dim or v_dim]. Of a layer that scans: slots (step.h). */
+typedef struct oz_kv { float *k, *v; int64_t n_heads_kv, head_dim, v_dim; float *conv, *scan; } oz_kv;
 
 /* What a call feeds in, given once (begin); all host memory, which must live until the call's end. */
 typedef struct oz_batch {
     const int32_t *ids;                 /* NULL: the call begins with a residual */
     int64_t n_tok;
     const oz_seg *segs; int64_t n_segs; /* cover the rows in order */
+    const int32_t *slots;               /* [n_segs], of state that is no block; NULL: i */
     const int32_t *rows; int64_t n_rows; /* that reach the sink */
 } oz_batch;
 
@@ -66,8 +66,7 @@ typedef struct oz_attn_args {
     const float *q; int64_t ld_q;  /* [n_tok, n_heads, head_dim] inside rows of ld_q */
     float *out; int64_t ld_out;    /* [n_tok, n_heads * v_dim] */
     const oz_kv *kv;
-    int64_t n_heads;
-    float scale;                   /* on q . k */
+    int64_t n_heads; float scale;  /* on q . k */
     int64_t window;                /* 0: none; key j is visible to query i when i - j < window */
     float softcap;                 /* 0: none; else a score s is softcap * tanh(s / softcap) before the softmax */
 } oz_attn_args;
@@ -77,7 +76,7 @@ typedef struct oz_kl_stat { double kl, nll_ref, nll, p_ref, p; int32_t argmax_re
 
 /* model/'s compiled steps (kernel/step.h), and a device's own version of them. */
 typedef struct oz_program oz_program; typedef struct oz_lowered oz_lowered; typedef struct oz_route oz_route;
-typedef struct oz_grouped_args oz_grouped_args; typedef struct oz_mla_args oz_mla_args;
+typedef struct oz_grouped_args oz_grouped_args; typedef struct oz_mla_args oz_mla_args; typedef struct oz_conv_args oz_conv_args; typedef struct oz_scan_args oz_scan_args;
 typedef enum oz_steps { OZ_STEPS_LAYERS, OZ_STEPS_HEAD } oz_steps;
 
 typedef struct oz_ops {
@@ -113,6 +112,7 @@ typedef struct oz_ops {
     void (*kv_write)(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld);
     void (*mla_write)(oz_dev *d, const oz_kv *kv, const oz_mla_args *a);
     void (*attention)(oz_dev *d, const oz_attn_args *a);
+    void (*conv)(oz_dev *d, const oz_conv_args *a), (*scan)(oz_dev *d, const oz_scan_args *a);
     /* y = act(gate) * up; gelu: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
     void (*silu_mul)(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n);
     void (*gelu_mul)(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n);

@@ -78,6 +78,17 @@ static void run_attention(const oz_step_call *x, const oz_step *s) {
     oz_dev_ops(x->dev)->attention(x->dev, &(oz_attn_args){col(b, s->src_col), b->width, col(d, s->dst_col), d->width, &x->kv[s->layer], s->n_heads, p->attn_scale, s->window, p->attn_softcap});
 }
 
+static void run_conv(const oz_step_call *x, const oz_step *s) {
+    const oz_step_buf *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->conv(x->dev, &(oz_conv_args){col(b, s->src_col), col(b, s->dst_col), b->width, s->vec, s->vec2, x->kv[s->layer].conv, s->n, s->taps});
+}
+
+static void run_scan(const oz_step_call *x, const oz_step *s) {
+    const oz_step_buf *d = &x->p->bufs[s->dst], *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->scan(x->dev, &(oz_scan_args){col(b, s->src_col), col(b, s->dt_col), col(b, s->bc_col), col(b, s->bc_col + s->n_state), col(b, s->gate_col), b->width, col(d, s->dst_col),
+                                                     d->width, s->vec, s->vec2, x->kv[s->layer].scan, s->n, s->n_state});
+}
+
 static void run_silu_mul(const oz_step_call *x, const oz_step *s) {
     const oz_program *p = x->p;
     const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
@@ -139,7 +150,7 @@ static void run_combine(const oz_step_call *x, const oz_step *s) {
 static const struct { void (*run)(const oz_step_call *, const oz_step *); size_t slot; } runners[OZ_OP_COUNT] = {
     [OZ_OP_EMBED] = ROW(run_embed, embed), [OZ_OP_ROPE_TABLE] = ROW(run_rope_table, rope_table), [OZ_OP_NORM] = ROW(run_norm, norm),
     [OZ_OP_QUANTIZE] = ROW(run_quantize, quantize), [OZ_OP_LINEAR] = ROW(run_linear, linear), [OZ_OP_ROPE] = ROW(run_rope, rope),
-    [OZ_OP_ROPE_PAIRS] = ROW(run_rope_pairs, rope_pairs), [OZ_OP_MLA_WRITE] = ROW(run_mla_write, mla_write),
+    [OZ_OP_ROPE_PAIRS] = ROW(run_rope_pairs, rope_pairs), [OZ_OP_MLA_WRITE] = ROW(run_mla_write, mla_write), [OZ_OP_CONV] = ROW(run_conv, conv), [OZ_OP_SCAN] = ROW(run_scan, scan),
     [OZ_OP_KV_WRITE] = ROW(run_kv_write, kv_write), [OZ_OP_ATTENTION] = ROW(run_attention, attention), [OZ_OP_SILU_MUL] = ROW(run_silu_mul, silu_mul),
     [OZ_OP_GELU_MUL] = ROW(run_gelu_mul, gelu_mul), [OZ_OP_SCALE] = ROW(run_scale, scale), [OZ_OP_SOFTCAP] = ROW(run_softcap, softcap),
     [OZ_OP_ADD] = ROW(run_add, add), [OZ_OP_GATHER] = ROW(run_gather, gather),

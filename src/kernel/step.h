@@ -29,8 +29,26 @@ struct oz_grouped_args {
 /* Keys and values expanded from a latent: a head's row of `heads` is the first head_dim - n_rope of its key, then its value; all keys end in the token's `rope`. */
 struct oz_mla_args { const float *heads, *rope; int64_t ld_heads, ld_rope, n_rope; };
 
+/* A causal convolution of each channel over the last `taps` inputs, then silu. state [n_slots, taps - 1, n]: the inputs before the call, oldest first. */
+struct oz_conv_args {
+    const float *x; float *y; int64_t ld;     /* [n_tok, n] inside rows of ld */
+    const float *w, *bias;                    /* [taps, n], the last one for the newest input; [n] or NULL */
+    float *state;
+    int64_t n, taps;
+};
+
+/* A selective scan of each channel: with dt = softplus(dt_in), h[i] = exp(dt a[i]) h[i] + dt b[i] x; y = (sum of c[i] h[i], i ascending, + d x) silu(gate).
+ * state [n_slots, n_state, n]: h. */
+struct oz_scan_args {
+    const float *x, *dt, *b, *c, *gate; int64_t ld; /* [n_tok, n], b and c [n_tok, n_state], inside rows of ld */
+    float *y; int64_t ld_y;
+    const float *a, *d;                             /* [n_state, n], [n] */
+    float *state;
+    int64_t n, n_state;
+};
+
 typedef enum oz_op {
-    OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_ROPE_PAIRS, OZ_OP_KV_WRITE, OZ_OP_MLA_WRITE, OZ_OP_ATTENTION,
+    OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_ROPE_PAIRS, OZ_OP_KV_WRITE, OZ_OP_MLA_WRITE, OZ_OP_ATTENTION, OZ_OP_CONV, OZ_OP_SCAN,
     OZ_OP_SILU_MUL, OZ_OP_GELU_MUL, OZ_OP_SCALE, OZ_OP_SOFTCAP, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER,
     OZ_OP_ROUTE, OZ_OP_SORT, OZ_OP_SPREAD, OZ_OP_GROUPED, OZ_OP_COMBINE, OZ_OP_ALL_REDUCE, OZ_OP_COUNT
 } oz_op;
@@ -50,7 +68,8 @@ typedef struct oz_step {
     int64_t n;                  /* columns, or head_dim for what works on heads */
     int64_t n_heads;
     oz_form form;               /* of src, for LINEAR; of dst, for QUANTIZE */
-    const float *vec;           /* norm weight */
+    const float *vec, *vec2;    /* norm weight; CONV: weights and bias; SCAN: a and d */
+    int64_t taps, n_state, dt_col, bc_col, gate_col; /* CONV; SCAN: columns of src besides src_col, which x has; b, then c */
     int part0, n_parts;         /* LINEAR, TAP: indices into the program's linears; GROUPED, and a TAP of its rows: one an expert */
     int64_t tok_rows;           /* rows a token: 1, or top_k where they are pairs */
     unsigned tap;               /* TAP: its kind (model.h) */

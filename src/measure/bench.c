@@ -74,7 +74,7 @@ static oz_status room_init(room *r, oz_model *m, const oz_bench_cfg *c, int64_t 
     oz_rng_init(&rng, 1);
     for (int64_t i = 0; i < n_ids; i++) r->ids[i] = (int32_t)(oz_rng_next(&rng) % (uint64_t)f->vocab_size);
     for (int64_t i = 0; i < n_blocks; i++) r->blocks[i] = (int32_t)i;
-    return oz_state_new(&r->state, m, n_blocks, err);
+    return oz_state_new(&r->state, m, n_blocks, c->batch, err);
 }
 
 static void room_deinit(room *r) {

@@ -19,7 +19,7 @@ oz_status oz_windows_init(oz_windows *w, oz_model *const *models, int n_models, 
     w->targets = oz_alloc_array((size_t)w->step, sizeof *w->targets);
     for (int64_t i = 0; i < n_blocks; i++) w->blocks[i] = (int32_t)i;
     oz_status st = OZ_OK;
-    for (int i = 0; st == OZ_OK && i < n_models; i++) st = oz_state_new(&w->states[i], models[i], n_blocks, err);
+    for (int i = 0; st == OZ_OK && i < n_models; i++) st = oz_state_new(&w->states[i], models[i], n_blocks, 1, err);
     if (st != OZ_OK) oz_windows_deinit(w);
     return st;
 }

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-#define ARCHITECTURES(row) row(deepseek) row(deepseek_v2) row(gemma) row(gemma2) row(gemma3) row(gemma3_text) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3) row(qwen3_moe)
+#define ARCHITECTURES(row) row(deepseek) row(deepseek_v2) row(gemma) row(gemma2) row(gemma3) row(gemma3_text) row(jamba) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3) row(qwen3_moe)
 #define DECLARE(name) extern const oz_arch oz_arch_##name;
 #define ADDRESS(name) &oz_arch_##name,
 ARCHITECTURES(DECLARE)
@@ -53,7 +53,7 @@ const oz_arch_row oz_rows_experts[] = {
 
 const char *oz_role_name(oz_role r) {
     static const char *const names[OZ_ROLE_COUNT] = {"embed", "head", "norm", "attn_q", "attn_k", "attn_v", "attn_o", "attn_qkv", "ffn_gate", "ffn_up", "ffn_down",
-                                                      "ffn_gate_up", "router", "expert_gate", "expert_up", "expert_down", "attn_q_a", "attn_q_b", "attn_kv_a", "attn_kv_b", "shared_gate", "shared_up", "shared_down"};
+                                                      "ffn_gate_up", "router", "expert_gate", "expert_up", "expert_down", "attn_q_a", "attn_q_b", "attn_kv_a", "attn_kv_b", "ssm_in", "ssm_x", "ssm_dt", "ssm_out", "ssm_a", "ssm", "shared_gate", "shared_up", "shared_down"};
     return names[r];
 }
 
@@ -77,6 +77,12 @@ int64_t oz_dim_get(const oz_dims *d, oz_dim dim) {
     case OZ_DIM_KV_RANK: return d->kv_rank;
     case OZ_DIM_KV_A: return d->kv_rank + d->rope_dim;
     case OZ_DIM_KV_B: return d->n_heads * (d->head_dim - d->rope_dim + d->v_dim);
+    case OZ_DIM_SSM: return d->ssm;
+    case OZ_DIM_SSM_IN: return 2 * d->ssm;
+    case OZ_DIM_SSM_STATE: return d->ssm_state;
+    case OZ_DIM_SSM_CONV: return d->ssm_conv;
+    case OZ_DIM_SSM_DT: return d->ssm_dt;
+    case OZ_DIM_SSM_X: return d->ssm_dt + 2 * d->ssm_state;
     case OZ_DIM_NONE: break;
     }
     return 0;
@@ -188,8 +194,10 @@ static void list_add(oz_arch_list *l, size_t *cap, const oz_dims *d, const prefi
     char module[256];
     const int at = snprintf(module, sizeof module, "%s", in_model ? names->model : names->rest);
     snprintf(module + at, sizeof module - (size_t)at, row->module + (in_model ? strlen(plain.model) : 0), layer, expert);
-    l->items[l->n++] = (oz_arch_tensor){
-        .name = oz_asprintf("%s.%s", module, is_bias ? "bias" : "weight"),
+    const bool conv = strcmp(row->class_name, "Conv1d") == 0, bare = strcmp(row->class_name, "Parameter") == 0;
+    oz_arch_tensor *t = &l->items[l->n++];
+    *t = (oz_arch_tensor){
+        .name = bare ? oz_strdup(module) : oz_asprintf("%s.%s", module, is_bias ? "bias" : "weight"),
         .module = oz_strdup(module),
         .class_name = row->class_name,
         .role = row->role,
@@ -201,13 +209,17 @@ static void list_add(oz_arch_list *l, size_t *cap, const oz_dims *d, const prefi
         .slot = (int)row->slot,
         .plus = !is_bias && row->role == OZ_ROLE_NORM && (d->features & OZ_F_NORM_PLUS_1) ? 1.0f : 0.0f,
     };
+    t->n_dims = t->cols ? 2 : 1, t->dims[0] = t->rows, t->dims[1] = t->cols;
+    if (!t->cols || !(conv || bare)) return;
+    if (conv) t->n_dims = 3, t->dims[1] = 1, t->dims[2] = t->cols;
+    t->rows *= t->cols, t->cols = 0;
 }
 
 /* Slots that only layers with these mixers (a bit each), or with this feed-forward, have; the norms that are all layers' stand between. */
-enum { GQA = 1 << OZ_MIXER_GQA, MLA = 1 << OZ_MIXER_MLA, GATED = 1 << OZ_FFN_GATED, MOE = 1 << OZ_FFN_MOE, ALL = ~0 };
+enum { GQA = 1 << OZ_MIXER_GQA, MLA = 1 << OZ_MIXER_MLA, MAMBA = 1 << OZ_MIXER_MAMBA, GATED = 1 << OZ_FFN_GATED, MOE = 1 << OZ_FFN_MOE, ALL = ~0 };
 static const struct { oz_slot first, last; int mixers, ffns; } slots_of[] = {
     {OZ_SLOT_Q, OZ_SLOT_Q, GQA | MLA, ALL},         {OZ_SLOT_K, OZ_SLOT_V, GQA, ALL},    {OZ_SLOT_O, OZ_SLOT_O, GQA | MLA, ALL},       {OZ_SLOT_Q_NORM, OZ_SLOT_K_NORM, GQA, ALL},
-    {OZ_SLOT_Q_A, OZ_SLOT_KV_B, MLA, ALL},          {OZ_SLOT_GATE, OZ_SLOT_DOWN, ALL, GATED}, {OZ_SLOT_ROUTER, OZ_SLOT_EXPERT_DOWN, ALL, MOE}};
+    {OZ_SLOT_Q_A, OZ_SLOT_KV_B, MLA, ALL},          {OZ_SLOT_SSM_IN, OZ_SLOT_SSM_OUT, MAMBA, ALL}, {OZ_SLOT_GATE, OZ_SLOT_DOWN, ALL, GATED}, {OZ_SLOT_ROUTER, OZ_SLOT_EXPERT_DOWN, ALL, MOE}};
 
 static bool has_slot(const oz_layer_kind *k, oz_slot s) {
     for (size_t i = 0; i < sizeof slots_of / sizeof *slots_of; i++)

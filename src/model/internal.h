@@ -19,7 +19,8 @@ typedef struct oz_rope_cfg {
 /* Features that rows of a tensor table, or their values, depend on. */
 enum { OZ_F_QKV_BIAS = 1, OZ_F_O_BIAS = 2, OZ_F_MLP_BIAS = 4, OZ_F_TIED = 8, OZ_F_QK_NORM = 16, OZ_F_NORM_PLUS_1 = 32 /* norms store w - 1 */,
        OZ_F_SHARED = 64 /* a feed-forward beside the experts */,
-       OZ_F_Q_LATENT = 128, OZ_F_MSCALE = 256 /* yarn's mscale_all_dim is in the scores, too */ };
+       OZ_F_Q_LATENT = 128, OZ_F_MSCALE = 256 /* yarn's mscale_all_dim is in the scores, too */,
+       OZ_F_SSM_BIAS = 512, OZ_F_CONV_BIAS = 1024, OZ_F_DT_BIAS = 2048 };
 
 typedef enum oz_glu { OZ_GLU_SILU, OZ_GLU_GELU_TANH } oz_glu; /* the activation of a gated feed-forward */
 enum { OZ_MAX_LAYERS = 1024 };
@@ -30,6 +31,8 @@ typedef struct oz_dims {
     int64_t kv_rank, q_rank;     /* MLA: widths of the latents that keys and values, and queries, are expanded from; q_rank 0: queries are not */
     int64_t window;              /* of the layers in `sliding`; 0: none */
     uint64_t sliding[OZ_MAX_LAYERS / 64];
+    int64_t ssm, ssm_state, ssm_conv, ssm_dt; /* of a scan: channels, values that each keeps, taps of its convolution, rank of dt */
+    uint64_t scans[OZ_MAX_LAYERS / 64];       /* the layers that scan */
     int64_t n_experts, top_k;    /* 0: no mixture of experts */
     int64_t expert_ffn, shared_ffn; /* widths of an expert, and of the feed-forward that every token of a layer with experts takes besides; shared 0: none */
     int64_t n_groups, top_groups; /* see oz_route */
@@ -53,14 +56,16 @@ typedef struct oz_dims {
 typedef enum oz_slot {
     OZ_SLOT_EMBED, OZ_SLOT_FINAL_NORM, OZ_SLOT_HEAD, OZ_SLOT_PER_LAYER,
     OZ_SLOT_ATTN_NORM = OZ_SLOT_PER_LAYER, OZ_SLOT_Q, OZ_SLOT_K, OZ_SLOT_V, OZ_SLOT_O, OZ_SLOT_Q_NORM, OZ_SLOT_K_NORM,
-    OZ_SLOT_Q_A, OZ_SLOT_Q_A_NORM, OZ_SLOT_KV_A, OZ_SLOT_KV_A_NORM, OZ_SLOT_KV_B, OZ_SLOT_ATTN_POST_NORM,
+    OZ_SLOT_Q_A, OZ_SLOT_Q_A_NORM, OZ_SLOT_KV_A, OZ_SLOT_KV_A_NORM, OZ_SLOT_KV_B,
+    OZ_SLOT_SSM_IN, OZ_SLOT_SSM_CONV, OZ_SLOT_SSM_X, OZ_SLOT_SSM_DT_NORM, OZ_SLOT_SSM_B_NORM, OZ_SLOT_SSM_C_NORM, OZ_SLOT_SSM_DT, OZ_SLOT_SSM_A, OZ_SLOT_SSM_D, OZ_SLOT_SSM_OUT, OZ_SLOT_ATTN_POST_NORM,
     OZ_SLOT_FFN_NORM, OZ_SLOT_GATE, OZ_SLOT_UP, OZ_SLOT_DOWN, OZ_SLOT_FFN_POST_NORM, OZ_SLOT_ROUTER, OZ_SLOT_SHARED_GATE, OZ_SLOT_SHARED_UP, OZ_SLOT_SHARED_DOWN,
     OZ_SLOT_PER_EXPERT,
     OZ_SLOT_EXPERT_GATE = OZ_SLOT_PER_EXPERT, OZ_SLOT_EXPERT_UP, OZ_SLOT_EXPERT_DOWN, OZ_SLOT_COUNT
 } oz_slot;
 
 typedef enum oz_dim { OZ_DIM_NONE, OZ_DIM_VOCAB, OZ_DIM_HIDDEN, OZ_DIM_FFN, OZ_DIM_Q, OZ_DIM_KV, OZ_DIM_HEAD, OZ_DIM_EXPERTS, OZ_DIM_QKV, OZ_DIM_GATE_UP,
-    OZ_DIM_EXPERT_FFN, OZ_DIM_SHARED_FFN, OZ_DIM_ATTN_OUT, OZ_DIM_Q_RANK, OZ_DIM_KV_RANK, OZ_DIM_KV_A /* the latent and what rotates */, OZ_DIM_KV_B } oz_dim;
+    OZ_DIM_EXPERT_FFN, OZ_DIM_SHARED_FFN, OZ_DIM_ATTN_OUT, OZ_DIM_Q_RANK, OZ_DIM_KV_RANK, OZ_DIM_KV_A /* the latent and what rotates */, OZ_DIM_KV_B,
+    OZ_DIM_SSM, OZ_DIM_SSM_IN, OZ_DIM_SSM_STATE, OZ_DIM_SSM_CONV, OZ_DIM_SSM_DT, OZ_DIM_SSM_X } oz_dim;
 
 /* A row of a tensor table: names a module (the first "%d" is the layer, the second the expert), its slot, role, shape in config terms, and when it is there:
  * in layers whose kind has its slot (arch.c), and by features. */
@@ -68,14 +73,14 @@ typedef struct oz_arch_row {
     const char *module, *class_name;
     oz_slot slot;
     oz_role role;
-    oz_dim rows, cols;    /* cols NONE: a vector */
+    oz_dim rows, cols;    /* cols NONE: a vector. Conv1d [rows, 1, cols] and Parameter [rows, cols], which has its module's name, are kept as one vector, [cols, rows] */
     unsigned need, unless; /* features that must be set, must not be set */
     unsigned bias;         /* feature that gives it a bias, 0: none; experts have none */
 } oz_arch_row;
 
-typedef enum oz_mixer { OZ_MIXER_GQA, OZ_MIXER_MLA } oz_mixer;
+typedef enum oz_mixer { OZ_MIXER_GQA, OZ_MIXER_MLA, OZ_MIXER_MAMBA } oz_mixer;
 typedef enum oz_ffn { OZ_FFN_GATED, OZ_FFN_MOE } oz_ffn;
-typedef enum oz_layer_state { OZ_STATE_KV } oz_layer_state;
+typedef enum oz_layer_state { OZ_STATE_KV, OZ_STATE_SLOT /* one a sequence */ } oz_layer_state;
 typedef struct oz_layer_kind { oz_mixer mixer; oz_ffn ffn; oz_layer_state state; int64_t window; int rope; /* of dims.ropes, -1: none */ } oz_layer_kind;
 
 /* An architecture. tables: NULL-terminated list of tables, each ended by a row with module NULL. */
@@ -128,7 +133,7 @@ oz_status oz_split_check(const oz_split *s, const oz_arch_list *l, oz_err *err);
 oz_part_of oz_split_part(const oz_split *s, const oz_arch_tensor *t);
 
 /* ---- storage ---- */
-typedef struct oz_slot_ref { int linear; float *vec; } oz_slot_ref; /* linear -1: a vector, or absent (vec NULL) */
+typedef struct oz_slot_ref { int linear; float *vec, *bias; } oz_slot_ref; /* linear -1: a vector and its bias, or absent (vec NULL) */
 
 struct oz_model {
     oz_dev *dev;
@@ -153,7 +158,7 @@ struct oz_model {
     int32_t *tap_starts;        /* and [n_experts + 1] */
 };
 
-struct oz_state { const oz_model *model; oz_kv *kv; int64_t n_layers, n_blocks; };
+struct oz_state { const oz_model *model; oz_kv *kv; int64_t n_layers, n_blocks, n_slots; };
 
 oz_slot_ref oz_model_slot(const oz_model *m, int64_t layer, oz_slot slot);
 oz_status oz_plan_compile(oz_model *m, oz_err *err);

@@ -23,15 +23,18 @@ static oz_status vec_load(float **out, oz_model *m, const oz_ckpt *c, const oz_a
     OZ_NEED(x, err, OZ_E_FORMAT, "%s: missing (%s)", t->name, oz_ckpt_path(c));
     OZ_NEED(x->dtype == OZ_DTYPE_F32 || x->dtype == OZ_DTYPE_F16 || x->dtype == OZ_DTYPE_BF16, err, OZ_E_FORMAT, "%s: expected F32, F16 or BF16, found %s (%s)", t->name,
             oz_dtype_get(x->dtype)->name, x->file_name);
-    OZ_NEED(x->n_dims == 1 && x->dims[0] == t->rows, err, OZ_E_FORMAT, "%s: expected [%lld], found %d dimensions, the first %lld (%s)", t->name, (long long)t->rows,
-            x->n_dims, x->n_dims ? (long long)x->dims[0] : 0, x->file_name);
+    OZ_NEED(x->n_dims == t->n_dims && memcmp(x->dims, t->dims, (size_t)t->n_dims * sizeof *t->dims) == 0, err, OZ_E_FORMAT, "%s: expected [%lld] and %d dimensions, found %d dimensions, the first %lld (%s)", t->name, (long long)t->dims[0],
+            t->n_dims, x->n_dims, x->n_dims ? (long long)x->dims[0] : 0, x->file_name);
     float *host, *dev;
     OZ_TRY(oz_big_new((void **)&host, (size_t)t->rows * sizeof *host, t->name, err));
     const oz_weight order = {.rows = t->rows, .rope_heads = x->rope_heads}; /* a bias of q or k out of a GGUF is interleaved as its rows are */
     const size_t size = (size_t)oz_dtype_get(x->dtype)->block_bytes;
+    const int64_t channels = t->dims[0], each = t->rows / channels; /* of a channel: they lie apart, so that neighbours are channels */
     for (int64_t r = 0; r < t->rows; r++) {
-        oz_to_f32(host + r, x->dtype, (const char *)x->data + (size_t)oz_weight_stored_row(&order, r) * size, 1);
-        host[r] += t->plus;
+        float *to = host + r % each * channels + r / each;
+        oz_to_f32(to, x->dtype, (const char *)x->data + (size_t)oz_weight_stored_row(&order, r) * size, 1);
+        *to += t->plus;
+        if (t->role == OZ_ROLE_SSM_A) *to = -expf(*to);
     }
     const oz_part_of part = oz_split_part(&m->split, t);
     const size_t n_bytes = (size_t)part.n_rows * sizeof *dev;
@@ -157,7 +160,7 @@ static oz_status weights_load(oz_model *m, const oz_ckpt *c, const oz_arch_list 
         if (!is_loaded(m, t)) continue;
         if (oz_interrupted()) st = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted");
         else if (t->is_bias && m->split.rank > 0 && oz_split_part(&m->split, t).sums) continue; /* added once, by the first rank */
-        else if (t->is_bias) st = vec_load(&m->program.linears[slot_at(m, t)->linear].bias, m, c, t, err);
+        else if (t->is_bias) st = vec_load(slot_at(m, t)->linear >= 0 ? &m->program.linears[slot_at(m, t)->linear].bias : &slot_at(m, t)->bias, m, c, t, err);
         else if (is_matrix(t)) st = linear_load(m, c, t, &schemes[i], err);
         else st = vec_load(&slot_at(m, t)->vec, m, c, t, err);
         oz_progress_step(&p, (int64_t)i + 1);
@@ -215,9 +218,9 @@ static int64_t widest_of(const int64_t *n, int count) {
 
 static oz_status bufs_new(oz_model *m, oz_err *err) {
     const oz_dims *d = &m->dims;
-    const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->kv_rank ? 0 : d->n_heads_kv * d->head_dim, n_out = d->n_heads * d->v_dim, mixer = oz_mixer_width(d), t = m->info.max_tok, pairs = t * (d->top_k ? d->top_k : 1);
+    const int64_t n_q = d->n_heads * d->head_dim, n_kv = d->kv_rank ? 0 : d->n_heads_kv * d->head_dim, n_out = widest_of((int64_t[]){d->n_heads * d->v_dim, d->ssm}, 2), mixer = oz_mixer_width(d), t = m->info.max_tok, pairs = t * (d->top_k ? d->top_k : 1);
     const int64_t ffn = widest_of((int64_t[]){d->intermediate_size, d->n_experts ? d->expert_ffn : 0, d->n_experts ? d->shared_ffn : 0}, 3);
-    const int64_t widest = widest_of((int64_t[]){d->hidden_size, ffn, n_out, d->q_rank, d->kv_rank}, 5);
+    const int64_t widest = widest_of((int64_t[]){d->hidden_size, ffn, n_out, d->q_rank, d->kv_rank, d->ssm_dt}, 6);
     m->program.head_rows = HEAD_CHUNK_BYTES / (d->vocab_size * (int64_t)sizeof(float));
     if (m->program.head_rows < 1) m->program.head_rows = 1;
     if (m->program.head_rows > t) m->program.head_rows = t;
@@ -303,7 +306,10 @@ static void info_fill(oz_model *m) {
     f->n_heads_kv = d->n_heads_kv, f->head_dim = d->head_dim, f->intermediate_size = d->intermediate_size;
     f->bos_id = d->bos_id, f->n_eos = d->n_eos;
     memcpy(f->eos_ids, d->eos_ids, sizeof f->eos_ids);
-    f->kv_bytes_tok = (size_t)(d->n_layers * d->n_heads_kv * (d->head_dim + d->v_dim)) * sizeof(float);
+    int64_t n_scans = 0;
+    for (int64_t i = 0; i < d->n_layers; i++) n_scans += m->arch->layer(d, i).state == OZ_STATE_SLOT;
+    f->slot_bytes = (size_t)(n_scans * d->ssm * (d->ssm_state + d->ssm_conv - 1)) * sizeof(float);
+    f->kv_bytes_tok = (size_t)((d->n_layers - n_scans) * d->n_heads_kv * (d->head_dim + d->v_dim)) * sizeof(float);
     slot_count(m, m->top[OZ_SLOT_HEAD].linear, 1, 1); /* of the embedding, one row is read */
     f->head_flop_tok = f->flop_tok;
     for (int64_t i = 0; i < d->n_layers * OZ_SLOT_COUNT; i++) {

@@ -13,7 +13,8 @@
 typedef enum oz_role {
     OZ_ROLE_EMBED, OZ_ROLE_HEAD, OZ_ROLE_NORM, OZ_ROLE_ATTN_Q, OZ_ROLE_ATTN_K, OZ_ROLE_ATTN_V, OZ_ROLE_ATTN_O,
     OZ_ROLE_ATTN_QKV /* q, k, v in one matrix */, OZ_ROLE_FFN_GATE, OZ_ROLE_FFN_UP, OZ_ROLE_FFN_DOWN, OZ_ROLE_FFN_GATE_UP, OZ_ROLE_ROUTER, OZ_ROLE_EXPERT_GATE, OZ_ROLE_EXPERT_UP, OZ_ROLE_EXPERT_DOWN,
-    OZ_ROLE_ATTN_Q_A, OZ_ROLE_ATTN_Q_B, OZ_ROLE_ATTN_KV_A, OZ_ROLE_ATTN_KV_B, OZ_ROLE_SHARED_GATE, OZ_ROLE_SHARED_UP, OZ_ROLE_SHARED_DOWN, OZ_ROLE_COUNT
+    OZ_ROLE_ATTN_Q_A, OZ_ROLE_ATTN_Q_B, OZ_ROLE_ATTN_KV_A, OZ_ROLE_ATTN_KV_B,
+    OZ_ROLE_SSM_IN, OZ_ROLE_SSM_X, OZ_ROLE_SSM_DT, OZ_ROLE_SSM_OUT, OZ_ROLE_SSM_A, OZ_ROLE_SSM, OZ_ROLE_SHARED_GATE, OZ_ROLE_SHARED_UP, OZ_ROLE_SHARED_DOWN, OZ_ROLE_COUNT
 } oz_role;
 const char *oz_role_name(oz_role r);
 /* Linear modules that a class name does not reach when weights are quantized: lm_head and routers. A pattern that names them does. */
@@ -28,6 +29,7 @@ typedef struct oz_arch_tensor {   /* one tensor that a config calls for */
     bool is_bias;
     int slot;                     /* of model/internal.h: where the loader puts it */
     int64_t rows, cols;           /* vectors: rows, and cols 0 */
+    int n_dims; int64_t dims[3];  /* as it is stored, dense */
     float plus;                   /* added to the stored values of a vector: 1 for norms that store w - 1 */
 } oz_arch_tensor;
 typedef struct oz_arch_list { oz_arch_tensor *items; size_t n; } oz_arch_list;
@@ -67,7 +69,7 @@ typedef struct oz_model_info {
     size_t stream_bytes;   /* of weights read to decode one token (embedding table: one row) */
     double flop_tok;       /* of the linears, for one token, head included */
     double head_flop_tok;
-    size_t kv_bytes_tok, workspace_bytes;
+    size_t kv_bytes_tok, slot_bytes, workspace_bytes; /* slot_bytes: a sequence's, of layers that scan */
 } oz_model_info;
 const oz_model_info *oz_model_get(const oz_model *m);
 void oz_model_plan_print(const oz_model *m, FILE *out);
@@ -76,9 +78,10 @@ typedef struct oz_model_module { const char *name; const oz_scheme *scheme; cons
 size_t oz_model_module_count(const oz_model *m);
 oz_model_module oz_model_module_at(const oz_model *m, size_t i);
 
-/* State: storage of KV blocks (16 tokens each) for all layers. Who owns a block is the caller's business. */
+/* State: storage of KV blocks (16 tokens each) for all layers, and for layers that scan a slot a sequence (n_seqs of them). Who owns a block or a slot is the caller's business;
+ * a slot holds what came before the position that a call begins at, and nothing where that is 0. */
 typedef struct oz_state oz_state;
-oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, oz_err *err);
+oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, int64_t n_seqs, oz_err *err);
 void oz_state_free(oz_state **s);
 
 /* ---- running ---- */
@@ -99,6 +102,7 @@ oz_tap oz_model_tap_at(const oz_model *m, size_t i); /* without rows */
 typedef struct oz_call {
     const int32_t *ids; int64_t n_tok;    /* token rows, at most max_tok */
     const oz_seg *segs; int64_t n_segs;   /* cover the rows in order */
+    const int32_t *slots;                 /* [n_segs]; NULL: segment i has slot i */
     const int32_t *rows; int64_t n_rows;  /* which rows reach the sink, ascending */
     int64_t layer_begin, layer_end;       /* layer_end 0: all that are loaded. A partial range needs residual in/out instead of ids/sink */
     const float *residual_in;             /* host [n_tok, hidden]; layer_begin > 0 */

@@ -7,7 +7,7 @@
 #include "model/internal.h"
 
 static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "linear", "rope", "rope_pairs",
-                                                  "kv_write", "mla_write", "attention",  "silu_mul",  "gelu_mul", "scale",  "softcap", "add",      "tap",    "gather",
+                                                  "kv_write", "mla_write", "attention", "conv", "scan",  "silu_mul",  "gelu_mul", "scale",  "softcap", "add",      "tap",    "gather",
                                                   "route",    "sort",       "spread",    "grouped",  "combine",  "all_reduce"};
 static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "x16", "ffn16", "qkv", "attn", "out", "gate_up", "ffn", "mixer", "router", "pairs", "rows", "logits"};
 static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
@@ -124,7 +124,10 @@ static void emit_gqa(oz_model *m, int layer, const oz_layer_kind *kind) {
     emit_add(m, layer, OZ_SLOT_ATTN_POST_NORM);
 }
 
-int64_t oz_mixer_width(const oz_dims *d) { return d->kv_rank ? d->q_rank + oz_dim_get(d, OZ_DIM_KV_A) + oz_dim_get(d, OZ_DIM_KV_B) : 0; }
+int64_t oz_mixer_width(const oz_dims *d) {
+    const int64_t mla = d->kv_rank ? d->q_rank + oz_dim_get(d, OZ_DIM_KV_A) + oz_dim_get(d, OZ_DIM_KV_B) : 0, mamba = d->ssm ? 4 * d->ssm + oz_dim_get(d, OZ_DIM_SSM_X) : 0;
+    return mla > mamba ? mla : mamba;
+}
 
 static void emit_rope_pairs(oz_model *m, int layer, place at, int64_t n_heads, int64_t n) {
     oz_step *s = emit(m, OZ_OP_ROPE_PAIRS, layer);
@@ -155,6 +158,33 @@ static void emit_mla(oz_model *m, int layer, const oz_layer_kind *kind) {
     s = emit(m, OZ_OP_ATTENTION, layer);
     s->dst = OZ_BUF_ATTN, s->src = OZ_BUF_QKV, s->n_heads = d->n_heads, s->n = d->head_dim, s->window = kind->window;
     emit_linears(m, layer, in(OZ_BUF_OUT), in(OZ_BUF_ATTN), o, 1);
+    emit_add(m, layer, OZ_SLOT_ATTN_POST_NORM);
+}
+
+/* Mamba: a convolution and a selective scan over time, whose state is a slot of the sequence. In the mixer's buffer: x, the gate, x convolved, dt, and
+ * what dt, b and c come from. */
+static void emit_mamba(oz_model *m, int layer, const oz_layer_kind *kind) {
+    (void)kind;
+    static const oz_slot ins[] = {OZ_SLOT_SSM_IN}, xs[] = {OZ_SLOT_SSM_X}, dts[] = {OZ_SLOT_SSM_DT}, outs[] = {OZ_SLOT_SSM_OUT};
+    const oz_dims *d = &m->dims;
+    const place x = {OZ_BUF_MIXER, 2 * d->ssm}, dt = {OZ_BUF_MIXER, 3 * d->ssm}, dbc = {OZ_BUF_MIXER, 4 * d->ssm};
+    const struct { oz_slot slot; int64_t col, n; } norms[] = {{OZ_SLOT_SSM_DT_NORM, dbc.col, d->ssm_dt}, {OZ_SLOT_SSM_B_NORM, dbc.col + d->ssm_dt, d->ssm_state},
+                                                              {OZ_SLOT_SSM_C_NORM, dbc.col + d->ssm_dt + d->ssm_state, d->ssm_state}};
+    emit_norm(m, layer, OZ_BUF_X, OZ_BUF_RESIDUAL, 0, oz_model_slot(m, layer, OZ_SLOT_ATTN_NORM).vec, 1, d->hidden_size);
+    emit_linears(m, layer, in(OZ_BUF_MIXER), in(OZ_BUF_X), ins, 1);
+    oz_step *s = emit(m, OZ_OP_CONV, layer);
+    s->dst = s->src = OZ_BUF_MIXER, s->dst_col = x.col, s->n = d->ssm, s->taps = d->ssm_conv;
+    s->vec = oz_model_slot(m, layer, OZ_SLOT_SSM_CONV).vec, s->vec2 = oz_model_slot(m, layer, OZ_SLOT_SSM_CONV).bias;
+    emit_linears(m, layer, dbc, x, xs, 1);
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
+        const float *vec = oz_model_slot(m, layer, norms[i].slot).vec;
+        if (vec) emit_norm(m, layer, OZ_BUF_MIXER, OZ_BUF_MIXER, norms[i].col, vec, 1, norms[i].n);
+    }
+    emit_linears(m, layer, dt, dbc, dts, 1);
+    s = emit(m, OZ_OP_SCAN, layer);
+    s->dst = OZ_BUF_ATTN, s->src = OZ_BUF_MIXER, s->src_col = x.col, s->dt_col = dt.col, s->bc_col = norms[1].col, s->gate_col = d->ssm, s->n = d->ssm, s->n_state = d->ssm_state;
+    s->vec = oz_model_slot(m, layer, OZ_SLOT_SSM_A).vec, s->vec2 = oz_model_slot(m, layer, OZ_SLOT_SSM_D).vec;
+    emit_linears(m, layer, in(OZ_BUF_OUT), in(OZ_BUF_ATTN), outs, 1);
     emit_add(m, layer, OZ_SLOT_ATTN_POST_NORM);
 }
 
@@ -235,7 +265,7 @@ static void emit_inplace(oz_model *m, oz_op op, oz_bufid buf, int64_t n, double 
 }
 
 /* One row a mixer and a feed-forward. */
-static void (*const mixers[])(oz_model *, int, const oz_layer_kind *) = {[OZ_MIXER_GQA] = emit_gqa, [OZ_MIXER_MLA] = emit_mla};
+static void (*const mixers[])(oz_model *, int, const oz_layer_kind *) = {[OZ_MIXER_GQA] = emit_gqa, [OZ_MIXER_MLA] = emit_mla, [OZ_MIXER_MAMBA] = emit_mamba};
 static void (*const ffns[])(oz_model *, int, const oz_layer_kind *) = {[OZ_FFN_GATED] = emit_gated_ffn, [OZ_FFN_MOE] = emit_moe};
 
 oz_status oz_plan_compile(oz_model *m, oz_err *err) {
@@ -327,7 +357,7 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
     case OZ_OP_COMBINE: fprintf(out, "%s <- %s [%lld], weighted sum over a token's experts", buf_names[s->dst], buf_names[s->src], (long long)s->n); break;
     case OZ_OP_SCALE: fprintf(out, "%s [%lld] times %g", buf_names[s->dst], (long long)s->n, (double)s->factor); break;
     case OZ_OP_SOFTCAP: fprintf(out, "%s [%lld] capped at %g", buf_names[s->dst], (long long)s->n, (double)s->factor); break;
-    case OZ_OP_NORM: case OZ_OP_ROPE: case OZ_OP_ROPE_PAIRS: case OZ_OP_SILU_MUL: case OZ_OP_GELU_MUL: case OZ_OP_ADD: case OZ_OP_GATHER: case OZ_OP_ALL_REDUCE: case OZ_OP_COUNT:
+    case OZ_OP_NORM: case OZ_OP_ROPE: case OZ_OP_ROPE_PAIRS: case OZ_OP_CONV: case OZ_OP_SCAN: case OZ_OP_SILU_MUL: case OZ_OP_GELU_MUL: case OZ_OP_ADD: case OZ_OP_GATHER: case OZ_OP_ALL_REDUCE: case OZ_OP_COUNT:
         fprintf(out, "%s[%lld] %s %s", buf_names[s->dst], (long long)s->dst_col, s->op == OZ_OP_ADD ? "+=" : "<-", buf_names[s->src]);
         if (s->n_heads > 1) fprintf(out, ", %lld heads of %lld", (long long)s->n_heads, (long long)s->n);
         else fprintf(out, " [%lld]", (long long)s->n);

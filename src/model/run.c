@@ -27,6 +27,10 @@ static oz_status call_check(const oz_model *m, const oz_state *s, const oz_call 
             OZ_NEED(g->blocks[b] >= 0 && g->blocks[b] < s->n_blocks, err, OZ_E_ARG, "block %d of segment %lld: must be 0..%lld", g->blocks[b], (long long)i,
                     (long long)s->n_blocks - 1);
     }
+    for (int64_t i = 0; i < c->n_segs; i++) {
+        const int64_t slot = c->slots ? c->slots[i] : i;
+        OZ_NEED(!m->info.slot_bytes || (slot >= 0 && slot < s->n_slots), err, OZ_E_ARG, "slot %lld of segment %lld: must be 0..%lld", (long long)slot, (long long)i, (long long)s->n_slots - 1);
+    }
     OZ_NEED(next == c->n_tok, err, OZ_E_ARG, "segments cover %lld of %lld rows", (long long)next, (long long)c->n_tok);
     for (int64_t i = 0; i < c->n_rows; i++)
         OZ_NEED(c->rows[i] >= 0 && c->rows[i] < c->n_tok, err, OZ_E_ARG, "sink row %d of a call of %lld", c->rows[i], (long long)c->n_tok);
@@ -86,7 +90,7 @@ oz_status oz_lockstep_run(oz_model *const *models, oz_state *const *states, int 
                 (long long)models[0]->dims.vocab_size, (long long)models[i]->dims.vocab_size);
         if (models[i]->program.head_rows < step) step = models[i]->program.head_rows;
     }
-    const oz_batch batch = {c->ids, c->n_tok, c->segs, c->n_segs, c->rows, c->n_rows};
+    const oz_batch batch = {c->ids, c->n_tok, c->segs, c->n_segs, c->slots, c->rows, c->n_rows};
     for (int i = 0; i < n_models; i++) OZ_TRY(models[i]->ops->begin(models[i]->dev, &batch, err));
     oz_alloc_forbid(true);
     for (int i = 0; i < n_models; i++) layers_run(models[i], states[i], c);
@@ -109,10 +113,10 @@ oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_s
     return oz_lockstep_run(&m, &s, 1, call, sink ? sink : &none, err);
 }
 
-oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, oz_err *err) {
+oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, int64_t n_seqs, oz_err *err) {
     const oz_dims *d = &m->dims;
     oz_state *s = oz_alloc(sizeof *s);
-    s->model = m, s->n_blocks = n_blocks;
+    s->model = m, s->n_blocks = n_blocks, s->n_slots = n_seqs;
     s->kv = oz_alloc_array((size_t)d->n_layers, sizeof *s->kv);
     s->n_layers = d->n_layers;
     *out = s;
@@ -124,7 +128,11 @@ oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, oz_e
     for (int64_t i = m->layer_begin; st == OZ_OK && i < m->layer_end; i++) {
         oz_kv *kv = &s->kv[i];
         kv->n_heads_kv = d->n_heads_kv, kv->head_dim = d->head_dim, kv->v_dim = d->v_dim;
-        if ((st = m->ops->mem_new((void **)&kv->k, m->dev, k_bytes, "KV cache", err)) == OZ_OK)
+        if (m->arch->layer(d, i).state == OZ_STATE_SLOT) {
+            const size_t channels = (size_t)(n_seqs * d->ssm) * sizeof(float);
+            if ((st = m->ops->mem_new((void **)&kv->conv, m->dev, channels * (size_t)(d->ssm_conv - 1) + sizeof(float), "state of scans", err)) == OZ_OK)
+                st = m->ops->mem_new((void **)&kv->scan, m->dev, channels * (size_t)d->ssm_state, "state of scans", err);
+        } else if ((st = m->ops->mem_new((void **)&kv->k, m->dev, k_bytes, "KV cache", err)) == OZ_OK)
             st = m->ops->mem_new((void **)&kv->v, m->dev, v_bytes, "KV cache", err);
     }
     if (st != OZ_OK) oz_state_free(out);
@@ -137,6 +145,8 @@ void oz_state_free(oz_state **p) {
     for (int64_t i = 0; i < s->n_layers; i++) {
         s->model->ops->mem_free(s->model->dev, s->kv[i].k);
         s->model->ops->mem_free(s->model->dev, s->kv[i].v);
+        s->model->ops->mem_free(s->model->dev, s->kv[i].conv);
+        s->model->ops->mem_free(s->model->dev, s->kv[i].scan);
     }
     oz_free(s->kv);
     oz_free(s);

@@ -8,7 +8,7 @@ static const cut cut_of_role[OZ_ROLE_COUNT] = {
     [OZ_ROLE_ATTN_Q] = CUT_ROWS_Q,     [OZ_ROLE_ATTN_K] = CUT_ROWS_KV,  [OZ_ROLE_ATTN_V] = CUT_ROWS_KV,    [OZ_ROLE_ATTN_O] = CUT_COLS_Q,
     [OZ_ROLE_FFN_GATE] = CUT_ROWS_FFN, [OZ_ROLE_FFN_UP] = CUT_ROWS_FFN, [OZ_ROLE_FFN_DOWN] = CUT_COLS_FFN,
     [OZ_ROLE_ATTN_QKV] = CUT_REFUSED, [OZ_ROLE_FFN_GATE_UP] = CUT_REFUSED /* rows of several ranges */,
-    [OZ_ROLE_ATTN_KV_B] = CUT_REFUSED};
+    [OZ_ROLE_ATTN_KV_B] = CUT_REFUSED, [OZ_ROLE_SSM_IN] = CUT_REFUSED};
 
 /* Pieces of a feed-forward that quantization groups do not straddle: the largest power of two up to this that gives every rank one. */
 enum { FFN_PIECE = 256 };

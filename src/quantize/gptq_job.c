@@ -331,7 +331,7 @@ static oz_status pass_open(pass *p, bool has_out, oz_err *err) {
     job *j = p->j;
     const size_t n_bytes = (size_t)(j->longest * j->hidden_size) * sizeof(float);
     const int64_t n_blocks = (j->longest + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
-    OZ_TRY(oz_state_new(&p->state, p->m, n_blocks, err));
+    OZ_TRY(oz_state_new(&p->state, p->m, n_blocks, 1, err));
     p->blocks = oz_alloc_array((size_t)n_blocks, sizeof *p->blocks);
     for (int64_t i = 0; i < n_blocks; i++) p->blocks[i] = (int32_t)i;
     OZ_TRY(oz_big_new((void **)&p->x, n_bytes, "residual", err));

@@ -92,7 +92,7 @@ static bool is_quantized(const oz_synth *s, const oz_arch_tensor *t) {
 static oz_status declare(oz_synth *s, const oz_arch_tensor *t, oz_err *err) {
     const oz_scheme *scheme = is_quantized(s, t) ? &s->scheme : &OZ_SCHEME_DENSE;
     const oz_module m = module_of(t);
-    oz_part parts[OZ_MAX_PARTS] = {{NULL, s->dtype, t->cols ? 2 : 1, {t->rows, t->cols}}};
+    oz_part parts[OZ_MAX_PARTS] = {{NULL, s->dtype, 2, {t->rows, t->cols ? t->cols : 1}}};
     int n_parts = 1;
     if (scheme->quantized) {
         OZ_TRY(oz_scheme_check(scheme, &m, err));
@@ -101,7 +101,7 @@ static oz_status declare(oz_synth *s, const oz_arch_tensor *t, oz_err *err) {
     for (int i = 0; i < n_parts; i++) {
         size_t n_bytes;
         char *name = scheme->quantized ? oz_asprintf("%s%s", t->module, parts[i].suffix) : oz_strdup(t->name);
-        oz_status st = oz_layout_add(s->layout, name, parts[i].dtype, parts[i].n_dims, parts[i].dims, err);
+        oz_status st = oz_layout_add(s->layout, name, parts[i].dtype, scheme->quantized ? parts[i].n_dims : t->n_dims, scheme->quantized ? parts[i].dims : t->dims, err);
         oz_free(name);
         OZ_TRY(st);
         oz_dtype_bytes(&n_bytes, parts[i].dtype, parts[i].dims[0] * (parts[i].n_dims > 1 ? parts[i].dims[1] : 1));

@@ -60,7 +60,7 @@ static void attn_init(ck *c, attn_data *d, const attn_case *k) {
     }
     oz_free(order);
     const size_t rows = (size_t)(n_blocks * k->n_kvh * OZ_KV_BLOCK), k_floats = rows * (size_t)k->hd, v_floats = rows * (size_t)k->vd;
-    d->kv = (oz_kv){oz_alloc_array(k_floats, sizeof(float)), oz_alloc_array(v_floats, sizeof(float)), k->n_kvh, k->hd, k->vd};
+    d->kv = (oz_kv){oz_alloc_array(k_floats, sizeof(float)), oz_alloc_array(v_floats, sizeof(float)), k->n_kvh, k->hd, k->vd, NULL, NULL};
     memset(d->kv.k, 0xff, k_floats * sizeof(float));
     memset(d->kv.v, 0xff, v_floats * sizeof(float));
     fill_kv(c, d, k);

@@ -168,7 +168,7 @@ static void bench_attention(bench *b, int64_t n_tok, int64_t pos0, const char *s
     int64_t n_pos = n_tok + pos0, n_blocks = (n_pos + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
     int32_t *blocks = oz_alloc_array((size_t)n_blocks, sizeof *blocks);
     for (int64_t i = 0; i < n_blocks; i++) blocks[i] = (int32_t)i;
-    oz_kv kv = {normals(b, n_blocks * OZ_KV_BLOCK * KV_HEADS * DIM), normals(b, n_blocks * OZ_KV_BLOCK * KV_HEADS * DIM), KV_HEADS, DIM, DIM};
+    oz_kv kv = {normals(b, n_blocks * OZ_KV_BLOCK * KV_HEADS * DIM), normals(b, n_blocks * OZ_KV_BLOCK * KV_HEADS * DIM), KV_HEADS, DIM, DIM, NULL, NULL};
     float *q = normals(b, n_tok * HEADS * DIM), *out = normals(b, n_tok * HEADS * DIM);
     oz_seg seg = {0, n_tok, pos0, blocks};
     oz_attn_args a = {q, HEADS * DIM, out, HEADS * DIM, &kv, HEADS, 0.125f, 0, 0};

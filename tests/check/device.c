@@ -332,7 +332,7 @@ static void batch_make(ck *c, batch *x, int64_t vocab, bool decode) {
         n_tok += g->n_tok, block += (g->pos0 + g->n_tok + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
     }
     for (int64_t t = 0; t < n_tok; t++) x->ids[t] = (int32_t)ck_int(c, 0, vocab - 1), x->rows[t] = (int32_t)ck_int(c, 0, n_tok - 1);
-    x->b = (oz_batch){x->ids, n_tok, x->segs, n_segs, x->rows, n_tok};
+    x->b = (oz_batch){x->ids, n_tok, x->segs, n_segs, NULL, x->rows, n_tok};
 }
 
 static void begun(dck *k, const batch *b) {
@@ -353,7 +353,7 @@ static void attention_case(dck *k, int i) {
     float *kh = floats(c, kv_floats, CK_NORMAL), *vh = floats(c, kv_floats, CK_NORMAL), *q = floats(c, n * width, CK_NORMAL), *rows = floats(c, n * 2 * n_kv, CK_NORMAL), *want = oz_alloc_array((size_t)(n * width), 4);
     dbuf kd = dbuf_new(k, (size_t)kv_floats * 4, kh), vd = dbuf_new(k, (size_t)kv_floats * 4, vh), qd = dbuf_new(k, (size_t)(n * width) * 4, q), rd = dbuf_new(k, (size_t)(n * 2 * n_kv) * 4, rows),
          out = dbuf_new(k, (size_t)(n * width) * 4, NULL);
-    const oz_kv host = {kh, vh, n_kvh, hd, hd}, dev = {kd.p, vd.p, n_kvh, hd, hd};
+    const oz_kv host = {kh, vh, n_kvh, hd, hd, NULL, NULL}, dev = {kd.p, vd.p, n_kvh, hd, hd, NULL, NULL};
     begun(k, &b);
     k->ref_ops->kv_write(k->ref, &host, rows, rows + n_kv, 2 * n_kv);
     k->ops->kv_write(k->dev, &dev, rd.p, (float *)rd.p + n_kv, 2 * n_kv);
@@ -372,7 +372,7 @@ static void attention_case(dck *k, int i) {
     batch one = b;
     const oz_seg *last = &b.segs[b.b.n_segs - 1];
     one.segs[0] = (oz_seg){0, 1, last->pos0 + last->n_tok - 1, last->blocks};
-    one.b = (oz_batch){one.ids, 1, one.segs, 1, one.rows, 0};
+    one.b = (oz_batch){one.ids, 1, one.segs, 1, NULL, one.rows, 0};
     begun(k, &one);
     a.q = (float *)qd.p + (n - 1) * width;
     k->ops->attention(k->dev, &a);

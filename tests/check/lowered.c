@@ -90,7 +90,7 @@ static void generate(low *l, oz_model *m, float *out, int first, int n) {
     oz_state *state = NULL;
     int32_t ids[N_SEQ * PROMPT], rows[N_SEQ], blocks[N_SEQ * BLOCKS_SEQ];
     oz_seg segs[N_SEQ];
-    oz_status st = oz_state_new(&state, m, N_SEQ * BLOCKS_SEQ, &err);
+    oz_status st = oz_state_new(&state, m, N_SEQ * BLOCKS_SEQ, N_SEQ, &err);
     for (int i = 0; i < N_SEQ * BLOCKS_SEQ; i++) blocks[i] = (i * 7 + 3) % (N_SEQ * BLOCKS_SEQ);
     for (int call_no = 0, pos = 0, k; st == OZ_OK && call_no < CALLS; call_no++, pos += k) {
         k = call_no < PROMPTS ? PROMPT : 1;

@@ -291,6 +291,47 @@ static void kl_target(oz_kl_stat *o, const float *r, const float *x, int32_t tar
     o->p = o->p_ref;
 }
 
+/* ---- layers that scan ---- */
+
+static void conv_bias(const oz_conv_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1) {
+    oz_conv_args b = *a;
+    b.bias = NULL;
+    right.conv(&b, seg, state, c0, c1);
+}
+static void conv_forgets(const oz_conv_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1) {
+    oz_seg anew = *seg;
+    anew.pos0 = 0;
+    right.conv(a, &anew, state, c0, c1);
+}
+static void conv_keeps(const oz_conv_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1) {
+    oz_seg on = *seg;
+    on.pos0 = 1;
+    right.conv(a, &on, state, c0, c1);
+}
+static void scan_forgets(const oz_scan_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1) {
+    oz_seg anew = *seg;
+    anew.pos0 = 0;
+    right.scan(a, &anew, state, c0, c1);
+}
+static void scan_b_for_c(const oz_scan_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1) {
+    oz_scan_args b = *a;
+    b.c = a->b;
+    right.scan(&b, seg, state, c0, c1);
+}
+static void scan_values(const oz_scan_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1) {
+    oz_scan_args b = *a;
+    b.n_state -= b.n_state > 1;
+    right.scan(&b, seg, state, c0, c1);
+}
+static void op_scan_slots(oz_dev *d, const oz_scan_args *a) {
+    const oz_batch *had = oz_cpu(d)->batch;
+    oz_batch b = *had;
+    b.slots = NULL;
+    oz_cpu(d)->batch = &b;
+    right_ops.scan(d, a);
+    oz_cpu(d)->batch = had;
+}
+
 /* ---- experts ---- */
 
 static void route_ties(int32_t *experts, float *weights, const float *logits, const oz_route *r) {
@@ -512,6 +553,13 @@ static const mutation mutations[] = {
     IN_TABLE(kl, "off by 1e-8", kl_f32),
     IN_TABLE(kl, "NaN from an excluded token", kl_infinite),
     IN_TABLE(kl, "the reference's probability for both", kl_target),
+    IN_TABLE(conv, "no bias", conv_bias),
+    IN_TABLE(conv, "what came before forgotten", conv_forgets),
+    IN_TABLE(conv, "another sequence's end before the beginning", conv_keeps),
+    IN_TABLE(scan, "what came before forgotten", scan_forgets),
+    IN_TABLE(scan, "b for c", scan_b_for_c),
+    IN_TABLE(scan, "a value too few", scan_values),
+    IN_OPS(scan, "op_scan", "the slots ignored", op_scan_slots),
     IN_TABLE(route, "ties to the higher number", route_ties),
     IN_TABLE(route, "never divided by their sum", route_raw),
     IN_TABLE(route, "always divided by their sum", route_not_raw),

@@ -134,7 +134,7 @@ void ck_op_kv_write(ck *c) {
         oz_seg seg = {0, n_tok, pos0, blocks};
         size_t bytes = (size_t)(6 * n_kvh * OZ_KV_BLOCK * hd) * sizeof(float);
         ck_buf kb = ck_buf_new(bytes, 0), vb = ck_buf_new(bytes, 0), want = ck_buf_new(bytes, 0);
-        oz_kv kv = {kb.p, vb.p, n_kvh, hd, hd};
+        oz_kv kv = {kb.p, vb.p, n_kvh, hd, hd, NULL, NULL};
         float *k = floats(c, n_tok * ld), *v = floats(c, n_tok * ld);
         ck_begin(c, &(oz_batch){.segs = &seg, .n_segs = 1});
         c->many.head.ops->kv_write(&c->many.head, &kv, k, v, ld);
@@ -162,7 +162,7 @@ void ck_op_mla_write(ck *c) {
         oz_seg seg = {0, n_tok, pos0, blocks};
         const size_t rows = (size_t)(6 * n_h * OZ_KV_BLOCK) * sizeof(float);
         ck_buf kb = ck_buf_new(rows * (size_t)hd, 0), vb = ck_buf_new(rows * (size_t)vd, 0), want_k = ck_buf_new(rows * (size_t)hd, 0), want_v = ck_buf_new(rows * (size_t)vd, 0);
-        const oz_kv kv = {kb.p, vb.p, n_h, hd, vd};
+        const oz_kv kv = {kb.p, vb.p, n_h, hd, vd, NULL, NULL};
         float *heads = floats(c, n_tok * ld_h), *rope = floats(c, n_tok * ld_r);
         ck_begin(c, &(oz_batch){.segs = &seg, .n_segs = 1});
         c->many.head.ops->mla_write(&c->many.head, &kv, &(oz_mla_args){heads, rope, ld_h, ld_r, n_rope});

@@ -12,7 +12,7 @@ ids_of() {
 greedy() { $OUNCE_RELEASE run "$1" --dtype f32 --ids "$2" -n 16 --ignore-eos --print-ids -q "${@:3}"; }
 logits() { $OUNCE_RELEASE logits "$1" --dtype f32 --ids "$T/ids" -o "$T/logits" -q "${@:2}" && sha256sum <"$T/logits"; }
 
-for m in mistral qwen2 qwen2-window qwen3-yarn rope-linear rope-yarn phi3 phi3-short phi3-long gemma gemma2 gemma3 gemma3-vision qwen3_moe qwen3_moe-fused deepseek deepseek_v2 deepseek_v2-grouped; do
+for m in mistral qwen2 qwen2-window qwen3-yarn rope-linear rope-yarn phi3 phi3-short phi3-long gemma gemma2 gemma3 gemma3-vision qwen3_moe qwen3_moe-fused deepseek deepseek_v2 deepseek_v2-grouped jamba; do
     ids_of $M/$m/golden/model.safetensors input_ids >"$T/ids"
     same "$m: greedy ids" "$(ids_of $M/$m/golden/model.safetensors greedy_ids)" "$(greedy $M/$m "$T/ids" | xargs)"
     $OUNCE quantize $M/$m -o "$T/q" --scheme W8A16 -q --force >/dev/null

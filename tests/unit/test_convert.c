@@ -117,7 +117,7 @@ static void logits_of(float *out, const char *path) {
     oz_state *state;
     ok(oz_dev_open(&dev, &(oz_dev_cfg){"cpu", 1, "auto", false}, &err), &err);
     ok(oz_model_open(&m, dev, c, &(oz_model_cfg){"f32", 0, 8, 0, 0, 0, NULL, 0}, &err), &err);
-    ok(oz_state_new(&state, m, 1, &err), &err);
+    ok(oz_state_new(&state, m, 1, 4, &err), &err);
     const oz_seg seg = {0, 8, 0, blocks};
     const oz_call call = {.ids = ids, .n_tok = 8, .segs = &seg, .n_segs = 1, .rows = rows, .n_rows = 8};
     ok(oz_model_run(m, state, &call, &(oz_sink){OZ_SINK_COPY, out, NULL}, &err), &err);

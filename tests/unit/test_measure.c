@@ -75,7 +75,7 @@ static double *log_probs(oz_model *m, const int32_t *ids, int64_t n) {
     const int64_t v = oz_model_get(m)->vocab_size;
     oz_err e = {0};
     oz_state *s;
-    check(oz_state_new(&s, m, 8, &e), &e);
+    check(oz_state_new(&s, m, 8, 4, &e), &e);
     float *x = malloc((size_t)(n * v) * sizeof *x);
     double *lp = malloc((size_t)(n * v) * sizeof *lp);
     const int32_t blocks[] = {0, 1, 2, 3, 4, 5, 6, 7}, row = 0;

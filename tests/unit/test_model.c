@@ -12,7 +12,7 @@
 #include "model/model.h"
 
 static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral", "mistral", "qwen2", "qwen2-window", "qwen3-yarn", "rope-linear", "rope-yarn", "phi3", "phi3-short", "phi3-long", "gemma", "gemma2", "gemma3", "gemma3-vision",
-                                    "qwen3_moe", "qwen3_moe-fused", "deepseek", "deepseek_v2", "deepseek_v2-grouped"};
+                                    "qwen3_moe", "qwen3_moe-fused", "deepseek", "deepseek_v2", "deepseek_v2-grouped", "jamba"};
 enum { N_MODELS = sizeof names / sizeof *names };
 
 typedef struct fixture {
@@ -44,7 +44,7 @@ static void open_fixture(fixture *f, const char *name, int64_t max_tok) {
     f->n = t->dims[0];
     check(oz_model_open(&f->model, f->dev, f->ckpt, &(oz_model_cfg){"f32", 0, max_tok, OZ_TAP_LAYER, 0, 0, NULL, f->n}, &e), &e);
     f->info = oz_model_get(f->model);
-    check(oz_state_new(&f->state, f->model, 16, &e), &e);
+    check(oz_state_new(&f->state, f->model, 16, 4, &e), &e);
     f->logits = calloc((size_t)(f->n * f->info->vocab_size), sizeof(float));
 }
 
@@ -144,6 +144,33 @@ static void test_batch_is_bit_equal(void **s) {
     (void)s;
     batch_check("qwen3");
     batch_check("mixtral");
+    batch_check("deepseek_v2-grouped");
+    batch_check("jamba");
+}
+
+/* A sequence that is decoded beside others, which come and go, in any slot: what it gives alone. */
+static void test_slots(void **s) {
+    (void)s;
+    fixture f;
+    oz_err e = {0};
+    open_fixture(&f, "jamba", 128);
+    const int64_t v = f.info->vocab_size;
+    run_part(&f, 0, f.n, forward, (oz_call){0});
+    float *row = malloc((size_t)v * sizeof *row);
+    for (int64_t t = 0; t < f.n; t++) {
+        const int64_t other = t % 5;
+        const oz_seg segs[] = {{0, 1, other, (int32_t[]){14}}, {1, 1, t, scattered}};
+        const int32_t ids[] = {f.ids[(7 * t) % f.n], f.ids[t]}, slots[] = {(int32_t)(t / 5 % 2), 3};
+        const oz_call c = {.ids = ids, .n_tok = 2, .segs = segs, .n_segs = 2, .slots = slots, .rows = (int32_t[]){1}, .n_rows = 1};
+        check(oz_model_run(f.model, f.state, &c, &(oz_sink){OZ_SINK_COPY, row, NULL}, &e), &e);
+        assert_memory_equal(row, f.logits + t * v, (size_t)v * sizeof *row);
+    }
+    const oz_seg seg = {0, 1, 0, forward};
+    const oz_call c = {.ids = f.ids, .n_tok = 1, .segs = &seg, .n_segs = 1, .slots = (int32_t[]){4}};
+    assert_int_equal(oz_model_run(f.model, f.state, &c, NULL, &e), OZ_E_ARG);
+    assert_non_null(strstr(e.msg, "slot 4 of segment 0: must be 0..3"));
+    free(row);
+    close_fixture(&f);
 }
 
 /* Layers [0, 1) then [1, all) through host residuals: the same logits as at once. */
@@ -194,7 +221,7 @@ static void test_one_layer_alone(void **s) {
     seen got[2] = {0};
     for (int i = 0; i < 2; i++) {
         oz_state *state;
-        check(oz_state_new(&state, m[i], 16, &e), &e);
+        check(oz_state_new(&state, m[i], 16, 4, &e), &e);
         c = (oz_call){.n_tok = 24, .segs = &seg, .n_segs = 1, .layer_begin = 1, .layer_end = 2, .residual_in = res, .residual_out = out[i], .tap = see, .tap_arg = &got[i]};
         check(oz_model_run(m[i], state, &c, NULL, &e), &e);
         oz_state_free(&state);
@@ -204,7 +231,7 @@ static void test_one_layer_alone(void **s) {
     assert_string_equal(got[1].log, got[0].log);
     assert_true(got[1].sum == got[0].sum && got[0].sum != 0);
     oz_state *state;
-    check(oz_state_new(&state, m[1], 16, &e), &e);
+    check(oz_state_new(&state, m[1], 16, 4, &e), &e);
     c = (oz_call){.ids = f.ids, .n_tok = 24, .segs = &seg, .n_segs = 1};
     assert_int_equal(oz_model_run(m[1], state, &c, NULL, &e), OZ_E_ARG);
     assert_non_null(strstr(e.msg, "layers [0, 2): loaded are [1, 2)"));
@@ -236,7 +263,7 @@ static void test_taps_of_experts(void **s) {
     oz_state *state;
     open_fixture(&f, "mixtral", 32);
     check(oz_model_open(&m, f.dev, f.ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = 32, .taps = OZ_TAP_LINEAR, .layer_end = 1}, &e), &e);
-    check(oz_state_new(&state, m, 16, &e), &e);
+    check(oz_state_new(&state, m, 16, 4, &e), &e);
     assert_int_equal(oz_model_tap_count(m), 3 + 3 * 8); /* q/k/v, o, router; w1, w3 and w2 of 8 experts */
     assert_string_equal(oz_model_tap_at(m, 3 + 5).modules[0], "model.layers.0.block_sparse_moe.experts.5.w1");
     assert_int_equal(oz_model_tap_at(m, 3 + 5).n_modules, 1);
@@ -261,7 +288,7 @@ static void test_sinks(void **s) {
     const int64_t n = 40, v = f.info->vocab_size;
     run_part(&f, 0, n, forward, (oz_call){0});
     oz_state *other;
-    check(oz_state_new(&other, f.model, 16, &e), &e);
+    check(oz_state_new(&other, f.model, 16, 4, &e), &e);
     oz_kl_stat kl[40];
     oz_row_stat stat[40];
     int32_t rows[40];
@@ -375,7 +402,7 @@ static void test_config_spellings(void **s) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),      cmocka_unit_test(test_chunks_are_bit_equal), cmocka_unit_test(test_batch_is_bit_equal), cmocka_unit_test(test_layer_range),          cmocka_unit_test(test_one_layer_alone), cmocka_unit_test(test_taps_of_experts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),      cmocka_unit_test(test_chunks_are_bit_equal), cmocka_unit_test(test_batch_is_bit_equal), cmocka_unit_test(test_slots), cmocka_unit_test(test_layer_range),          cmocka_unit_test(test_one_layer_alone), cmocka_unit_test(test_taps_of_experts),
                                        cmocka_unit_test(test_sinks),       cmocka_unit_test(test_bad_calls),            cmocka_unit_test(test_configs),            cmocka_unit_test(test_config_spellings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static void check_layer(const oz_ckpt *c, const char *level, int n_tok, int n_ex
     for (int i = 0; i < n_tok; i++) ids[i] = (i * 29 + 5) % VOCAB;
     must(oz_dev_open(&dev, &(oz_dev_cfg){.name = "cpu", .threads = 3, .cpu_level = level}, &err), &err);
     must(oz_model_open(&m, dev, c, &(oz_model_cfg){.dtype = "f32", .max_tok = MAX_TOK, .taps = OZ_TAP_LAYER | OZ_TAP_LINEAR}, &err), &err);
-    must(oz_state_new(&state, m, 4, &err), &err);
+    must(oz_state_new(&state, m, 4, 4, &err), &err);
     const oz_seg seg = {0, n_tok, 0, (int32_t[]){2, 0, 3, 1}};
     must(oz_model_run(m, state, &(oz_call){.ids = ids, .n_tok = n_tok, .segs = &seg, .n_segs = 1, .tap = look, .tap_arg = &s}, NULL, &err), &err);
     const oz_tensor *embed = oz_ckpt_find(c, "model.embed_tokens.weight");
@@ -194,7 +194,7 @@ static float *logits_at(const char *path, const char *module, char scheme[16], i
     must(oz_ckpt_open(&golden, "tests/golden/models/mixtral/golden", &err), &err);
     must(oz_dev_open(&dev, &(oz_dev_cfg){.name = "cpu", .threads = 2, .cpu_level = "auto"}, &err), &err);
     must(oz_model_open(&m, dev, c, &(oz_model_cfg){.dtype = "f32", .max_tok = MAX_TOK}, &err), &err);
-    must(oz_state_new(&state, m, 4, &err), &err);
+    must(oz_state_new(&state, m, 4, 4, &err), &err);
     *n = MAX_TOK * oz_model_get(m)->vocab_size;
     float *out = calloc((size_t)*n, sizeof *out);
     const oz_seg seg = {0, MAX_TOK, 0, (int32_t[]){0, 1, 2, 3}};

@@ -69,7 +69,7 @@ static void test_logits(void **state) {
         for (int k = 0; k < 64; k++) rows[k] = k;
         must(oz_dev_open(&dev, &(oz_dev_cfg){"cpu", 2, "auto", false}, &err), &err);
         must(oz_model_open(&model, dev, c, &(oz_model_cfg){.dtype = "f32", .max_tok = 64}, &err), &err);
-        must(oz_state_new(&st, model, 4, &err), &err);
+        must(oz_state_new(&st, model, 4, 4, &err), &err);
         float *logits = oz_alloc_array((size_t)(n * vocab), sizeof *logits), worst = 0;
         const oz_seg seg = {0, n, 0, blocks};
         const oz_call call = {.ids = ids->data, .n_tok = n, .segs = &seg, .n_segs = 1, .rows = rows, .n_rows = n};
