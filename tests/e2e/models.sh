@@ -22,9 +22,12 @@ done
 
 # GPTQ where one matrix has several projections, and where norms stand around each block.
 for i in $(seq 24); do echo "{\"ids\":[$(for k in $(seq 32); do echo -n "$((3 + (i * 37 + k * k * 11 + i * k) % 93)),"; done)4]}"; done >"$T/cal.jsonl"
-for m in phi3 gemma2; do
-    $OUNCE quantize $M/$m -o "$T/g-$m" -q --scheme W4A16 --group-size 16 --method gptq --calibration "$T/cal.jsonl" --num-calibration-samples 24 --max-seq-length 33 --json >"$T/json"
-    same "$m: GPTQ errs less than rounding to nearest on each module" "$([ $m = phi3 ] && echo 8 || echo 14) true" \
+for m in phi3 gemma2 deepseek_v2-grouped jamba; do
+    scheme='W4A16 --group-size 16' n=14
+    [ $m = phi3 ] && n=8
+    [ $m = deepseek_v2-grouped ] || [ $m = jamba ] && scheme=W8A16 n=40 # columns that no group divides
+    $OUNCE quantize $M/$m -o "$T/g-$m" -q --scheme $scheme --method gptq --calibration "$T/cal.jsonl" --num-calibration-samples 24 --max-seq-length 33 --json >"$T/json"
+    same "$m: GPTQ errs less than rounding to nearest on each module" "$n true" \
         "$(jq -r '[(.errors | length), ([.errors[] | 0 < .after and .after < .before] | all)] | map(tostring) | join(" ")' "$T/json")"
     ok "and runs" greedy "$T/g-$m" "$T/ids"
 done >"$T/out" 2>&1
@@ -68,6 +71,14 @@ differs gemma2 '.hidden_activation = "silu"'
 differs gemma3 '.rope_local_base_freq = 400'
 differs gemma3 '.rope_scaling.factor = 3'
 differs gemma3 '.sliding_window_pattern = 2'
+differs qwen3_moe '.norm_topk_prob = false'
+differs qwen3_moe '.num_experts_per_tok = 3'
+differs deepseek '.norm_topk_prob = true'
+differs deepseek_v2 '.rope_scaling.mscale_all_dim = 0.5'
+differs deepseek_v2-grouped '.routed_scaling_factor = 4'
+differs deepseek_v2-grouped '.topk_group = 2'
+differs deepseek_v2-grouped '.topk_method = "greedy"'
+differs jamba '.num_experts_per_tok = 1'
 differs gemma3 '.layer_types = ["full_attention", "sliding_attention", "sliding_attention"]'
 jq '.rope_parameters = {full_attention: {rope_type: "linear", factor: 4.0, rope_theta: 100000.0}, sliding_attention: {rope_type: "default", rope_theta: 500.0}} | del(.rope_scaling, .rope_theta, .rope_local_base_freq)' \
     $M/gemma3/config.json >"$T/config" # as transformers 5 spells it
@@ -94,6 +105,14 @@ refused phi3 '.rope_scaling = {type: "dynamic", factor: 2}' 'config.json.rope_sc
 refused phi3-long '.rope_scaling.long_factor = [1]' 'config.json.rope_scaling.long_factor: must be a list of 4 numbers'
 refused mistral '.layer_types = ["full_attention", "sliding_attention"]' 'config.json.layer_types[0]: full_attention is not run here'
 refused qwen2 '.use_mrope = true' 'config.json.use_mrope: true is not run here'
+refused deepseek_v2 '.topk_method = "noaux_tc"' 'config.json.topk_method: "noaux_tc" is not run here'
+refused deepseek_v2 '.norm_topk_prob = true' 'config.json.norm_topk_prob: true is not run here'
+refused deepseek_v2-grouped '.n_group = 3' 'config.json.n_group: must divide n_routed_experts 8, found 3'
+refused deepseek_v2-grouped '.num_experts_per_tok = 5' 'config.json.num_experts_per_tok: topk_group leaves 4 experts'
+refused deepseek_v2 '.v_head_dim = 10' 'self_attn.kv_b_proj.weight: expected [72, 16]'
+refused qwen3_moe '.num_experts = 5' 'mlp.gate.weight: expected [5, 32], found [6, 32]'
+refused jamba '.mamba_d_conv = 3' 'mamba.conv1d.weight: expected'
+refused jamba '.attn_layer_offset = 4' 'config.json.attn_layer_offset: must be'
 fails 'a text beyond the short factors of longrope' 1 'the model takes 36 more (--max-model-len)' $OUNCE run $M/phi3-short --ids "$T/ids" -n 100 --max-model-len 64
 same 'and within the long ones' 16 "$(greedy $M/phi3-short "$T/ids" --max-model-len 128 | wc -w)"
 if command -v mpirun >/dev/null; then

@@ -44,7 +44,7 @@ MODELS = {
     'deepseek': ('deepseek', {'first_k_dense_replace': 1, 'moe_layer_freq': 1, 'n_routed_experts': 8, 'n_shared_experts': 2, 'norm_topk_prob': False, 'scoring_func': 'softmax', **EXPERTS}, 28),
     'deepseek_v2': ('deepseek_v2', {**MLA, 'q_lora_rank': None, 'topk_method': 'greedy', 'n_group': 1, 'topk_group': 1, 'routed_scaling_factor': 1.0,
                                     'rope_scaling': {'type': 'yarn', 'factor': 40, 'original_max_position_embeddings': 64, 'beta_fast': 32, 'beta_slow': 1, 'mscale': 0.707, 'mscale_all_dim': 0.707}}, 28),
-    'deepseek_v2-grouped': ('deepseek_v2', {**MLA, 'q_lora_rank': 20, 'topk_method': 'group_limited_greedy', 'n_group': 4, 'topk_group': 2, 'routed_scaling_factor': 8.0, 'n_shared_experts': 1,
+    'deepseek_v2-grouped': ('deepseek_v2', {**MLA, 'q_lora_rank': 20, 'topk_method': 'group_limited_greedy', 'n_group': 2, 'topk_group': 1, 'routed_scaling_factor': 8.0, 'n_shared_experts': 1,
                                             'rope_scaling': {'type': 'yarn', 'factor': 8, 'original_max_position_embeddings': 16, 'mscale': 1.0, 'mscale_all_dim': 0.5}}, 40),
     'jamba': ('jamba', {'num_hidden_layers': 4, 'hidden_size': 24, 'attn_layer_offset': 2, 'attn_layer_period': 4, 'expert_layer_offset': 1, 'expert_layer_period': 2, 'num_experts': 3, 'num_experts_per_tok': 2,
                         'mamba_conv_bias': True, 'mamba_proj_bias': False, 'mamba_d_conv': 4, 'mamba_d_state': 12, 'mamba_dt_rank': 6, 'mamba_expand': 2, 'use_mamba_kernels': False}, 40),
