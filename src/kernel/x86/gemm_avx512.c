@@ -168,7 +168,10 @@ INLINE void sum_coded(oz_form form, oz_wkind kind, int n_tok, int n_panel, __m51
     for (int64_t u = 0; u < q.n_units; u++, left--) {
         const size_t ahead = AHEAD + (u < q.jump_unit ? 0 : q.jump);
         __m512i unit[CODED_TOKENS * PANELS];
-        if (left == 0) scales += PANEL, left = q.units_group;
+        if (left == 0) {
+            scales += PANEL, left = q.units_group;
+            if (n_tok == 1) _mm_prefetch((const char *)(scales + AHEAD / 4), _MM_HINT_T0);
+        }
 #pragma GCC unroll 12
         for (int i = 0; i < n_panel * n_tok; i++) unit[i] = _mm512_setzero_si512();
 #pragma GCC unroll 8
