@@ -19,7 +19,7 @@ _Static_assert(BLOCK == 16, "a block of keys is one vector");
 typedef struct tile {
     const oz_attn_args *a;
     const oz_seg *seg;
-    int64_t kvh, hd, width; /* width: head_dim padded to 16 */
+    int64_t kvh, hd, vd, width; /* width: vd padded to 16 */
     int n_rows;
     const float *q[ROWS];
     float *out[ROWS];
@@ -85,17 +85,17 @@ static void load_run(tile *t) {
     const int b0 = t->first / BLOCK;
     int64_t at[RUN_BLOCKS];
     for (int b = b0; b * BLOCK < t->n_keys; b++) {
-        at[b] = (t->seg->blocks[t->run0 / BLOCK + b] * kv->n_heads_kv + t->kvh) * BLOCK * t->hd;
-        ask_for(kv->k + at[b], (t->n_keys - b * BLOCK < BLOCK ? t->n_keys - b * BLOCK : BLOCK) * t->hd);
+        at[b] = (t->seg->blocks[t->run0 / BLOCK + b] * kv->n_heads_kv + t->kvh) * BLOCK;
+        ask_for(kv->k + at[b] * t->hd, (t->n_keys - b * BLOCK < BLOCK ? t->n_keys - b * BLOCK : BLOCK) * t->hd);
     }
     for (int b = b0; b * BLOCK < t->n_keys; b++) {
         const int n = t->n_keys - b * BLOCK < BLOCK ? t->n_keys - b * BLOCK : BLOCK;
-        ask_for(kv->v + at[b], n * t->hd);
-        load_keys(t, kv->k + at[b], b, n);
-        t->v[b] = kv->v + at[b];
-        if (t->width == t->hd) continue;
+        ask_for(kv->v + at[b] * t->vd, n * t->vd);
+        load_keys(t, kv->k + at[b] * t->hd, b, n);
+        t->v[b] = kv->v + at[b] * t->vd;
+        if (t->width == t->vd) continue;
         t->v[b] = t->v_padded + b * BLOCK * t->width;
-        for (int i = 0; i < n; i++) memcpy(t->v_padded + (b * BLOCK + i) * t->width, kv->v + at[b] + i * t->hd, (size_t)t->hd * sizeof(float));
+        for (int i = 0; i < n; i++) memcpy(t->v_padded + (b * BLOCK + i) * t->width, kv->v + (at[b] + i) * t->vd, (size_t)t->vd * sizeof(float));
     }
 }
 
@@ -244,27 +244,27 @@ static void run_tile(tile *t) {
     }
     for (int r = 0; r < t->n_rows; r++) {
         scale_row(t->acc + r * t->width, t->width, 1.0f / t->sum[r]);
-        memcpy(t->out[r], t->acc + r * t->width, (size_t)t->hd * sizeof(float));
+        memcpy(t->out[r], t->acc + r * t->width, (size_t)t->vd * sizeof(float));
     }
 }
 
 /* Heads wider than MAX_DIM run the reference: no model that is run here has them. */
 void oz_attention__avx512(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1) {
-    int64_t group = a->n_heads / a->kv->n_heads_kv, hd = a->kv->head_dim, n_rows = (tok1 - tok0) * group;
-    if (hd > MAX_DIM) {
+    int64_t group = a->n_heads / a->kv->n_heads_kv, hd = a->kv->head_dim, vd = a->kv->v_dim, n_rows = (tok1 - tok0) * group;
+    if (hd > MAX_DIM || vd > MAX_DIM) {
         oz_attention__ref(a, seg, tok0, tok1, kvh0, kvh1);
         return;
     }
     tile t;
-    t.a = a, t.seg = seg, t.hd = hd, t.width = (hd + 15) & ~(int64_t)15;
-    if (t.width != hd) memset(t.v_padded, 0, sizeof t.v_padded);
+    t.a = a, t.seg = seg, t.hd = hd, t.vd = vd, t.width = (vd + 15) & ~(int64_t)15;
+    if (t.width != vd) memset(t.v_padded, 0, sizeof t.v_padded);
     for (t.kvh = kvh0; t.kvh < kvh1; t.kvh++) {
         for (int64_t row0 = 0; row0 < n_rows; row0 += ROWS) {
             t.n_rows = n_rows - row0 < ROWS ? (int)(n_rows - row0) : ROWS;
             for (int r = 0; r < t.n_rows; r++) {
                 int64_t tok = tok0 + (row0 + r) / group, head = t.kvh * group + (row0 + r) % group;
                 t.q[r] = a->q + (seg->tok0 + tok) * a->ld_q + head * hd;
-                t.out[r] = a->out + (seg->tok0 + tok) * a->ld_out + head * hd;
+                t.out[r] = a->out + (seg->tok0 + tok) * a->ld_out + head * vd;
                 t.pos[r] = seg->pos0 + tok;
             }
             run_tile(&t);

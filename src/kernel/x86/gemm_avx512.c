@@ -14,7 +14,8 @@
  * Order of a sum: where the codes are what the instruction takes (a form's own kind), one chain over ascending k. Other kinds work in units of 16
  * columns, which no group of scales divides: a unit is one chain from zero, and sum = sum + scale * unit, fused. Chains of different units wait for
  * nothing, so that one token, which needs expanding and multiplying at once, is as fast as memory; and groups cost a multiplication in 8. (Rejected:
- * a chain a group, groups or panels side by side for one token: many streams instead of one, 10 to 19 GB/s a core where this reads 30.)
+ * a chain a group, groups or panels side by side for one token: many streams instead of one, 10 to 19 GB/s a core where this reads 30. And prefetching
+ * by instruction where one token streams: 154 tokens/s without, 124 to 150 with it, 256 to 6144 bytes ahead (SmolLM2 in W8A8, one thread).)
  *
  * Tiles: 8 tokens by 3 panels of a form's own kind are 24 sums, which with 3 vectors of weights and one of activations fill the registers; other kinds
  * have 4 by 3 and as many chains. One token streams one panel after the other, in one sequence. Kinds that need expanding do it in registers up to 4
@@ -30,9 +31,9 @@ enum {
     PANEL = OZ_PANEL, PANELS = 3, TOKENS = 8, CODED_TOKENS = 4, /* of a tile; RAW_TOKENS: up to so many, a coded kind is expanded in registers */
     RAW_TOKENS = 4,
     UNIT = OZ_UNIT_AVX512, /* columns */
-    PIECE = 256,          /* steps of a piece of K: 64 KB of a panel, expanded */
+    PIECE = 256,           /* steps of a piece of K: 16 KB of a panel, expanded */
     MAX_PANELS = 8, MAX_BLOCK = 128, /* of all tilings */
-    AHEAD = 1024,          /* bytes to prefetch */
+    AHEAD = 1024,          /* bytes to prefetch of what is expanded */
 };
 
 /* The compiler neither moves work across this nor keeps activations for later: it would run out of registers. */
@@ -112,11 +113,6 @@ INLINE __m512i broadcast(const uint8_t *x) {
     return _mm512_set1_epi32(word);
 }
 
-INLINE void prefetch(const run *r, const uint8_t *ahead, int n_panel) {
-#pragma GCC unroll 4
-    for (int p = 0; p < n_panel; p++) _mm_prefetch((const char *)ahead + (size_t)p * r->stride, _MM_HINT_T0);
-}
-
 /* acc [n_panel, n_tok] go on by one step: codes, x of this step; chunk's step j. */
 INLINE void step(oz_form form, oz_wkind kind, int n_tok, int n_panel, __m512i *acc, const run *r, const uint8_t *codes, const uint8_t *x, int j, __m512i book) {
     __m512i w[PANELS];
@@ -142,10 +138,8 @@ INLINE void sum_own(oz_form form, oz_wkind kind, int n_tok, int n_panel, __m512i
 #pragma GCC unroll 24
     for (int i = 0; i < n_panel * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
     for (int64_t u = 0; u < q.n_units; u++) {
-        const size_t ahead = AHEAD + (u < q.jump_unit ? 0 : q.jump);
 #pragma GCC unroll 4
         for (int s = 0; s < steps; s++) {
-            prefetch(&q, codes + ahead, n_panel);
             step(form, kind, n_tok, n_panel, acc, &q, codes, x, 0, q.book);
             codes += 64, x += 4;
         }
@@ -166,17 +160,12 @@ INLINE void sum_coded(oz_form form, oz_wkind kind, int n_tok, int n_panel, __m51
 #pragma GCC unroll 12
     for (int i = 0; i < n_panel * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
     for (int64_t u = 0; u < q.n_units; u++, left--) {
-        const size_t ahead = AHEAD + (u < q.jump_unit ? 0 : q.jump);
         __m512i unit[CODED_TOKENS * PANELS];
-        if (left == 0) {
-            scales += PANEL, left = q.units_group;
-            if (n_tok == 1) _mm_prefetch((const char *)(scales + AHEAD / 4), _MM_HINT_T0);
-        }
+        if (left == 0) scales += PANEL, left = q.units_group;
 #pragma GCC unroll 12
         for (int i = 0; i < n_panel * n_tok; i++) unit[i] = _mm512_setzero_si512();
 #pragma GCC unroll 8
         for (int c = 0; c < chunks; c++) {
-            if (steps > 1) prefetch(&q, codes + ahead, n_panel); /* else it was expanded, into L2 */
 #pragma GCC unroll 8
             for (int j = 0; j < steps; j++) step(form, kind, n_tok, n_panel, unit, &q, codes, x + 4 * j, j, book);
             codes += 64, x += 4 * steps;
@@ -279,8 +268,6 @@ static void sum_units(const block *b, __m512i *sums, int64_t i, int64_t u0, int6
     const int64_t unit_bytes = b->expanded ? 4 * PANEL * UNIT / step_cols(b->form) : b->unit_bytes;
     r.codes = b->expanded ? b->expanded + unit_bytes * (u0 - b->piece0) : w->codes + (size_t)b->first * w->panel_bytes + unit_bytes * u0;
     r.stride = b->expanded ? 64 * PIECE : w->panel_bytes;
-    r.jump = b->expanded ? 0 : (size_t)(b->n_panel - 1) * w->panel_bytes;
-    r.jump_unit = ((int64_t)w->panel_bytes - AHEAD) / unit_bytes - u0;
     const int64_t units_group = w->n_groups > 1 ? w->group_size / UNIT : INT64_MAX;
     r.scales = b->grouped ? w->scales + (b->first * w->n_groups + u0 / units_group) * PANEL : ones;
     r.scale_stride = b->grouped ? (size_t)(w->n_groups * PANEL) : 0;

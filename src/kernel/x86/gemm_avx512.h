@@ -16,7 +16,6 @@ typedef struct oz_run {
     int64_t n_units;
     int n_tok, n_panel;
     bool cold;                           /* codes may not be in a cache yet */
-    size_t jump; int64_t jump_unit;      /* from this unit on, what is to prefetch lies `jump` further, behind the other panels */
     const float *scales; size_t scale_stride; /* coded kinds: of the first unit's group, floats from one panel to the next; 0: not by groups */
     int64_t units_group, units_left;     /* units a group; of the first one, what is left */
     __m512i book;                        /* codes of 4 bits */
