@@ -34,7 +34,9 @@ typedef struct oz_cpu_packed {
     float *scales;                /* NULL for F32, F16, BF16 */
     float *offsets;               /* NULL: none */
     const int8_t *codebook;       /* [16], of L4: what a code stands for */
+    int32_t *order;               /* [cols] or NULL: column i meets input order[i] */
 } oz_cpu_packed;
+enum { OZ_GATHER_TOK = 64 };      /* inputs that are put in such an order at a time */
 
 typedef struct oz_gemm_task {
     const oz_cpu_packed *w;
@@ -115,6 +117,7 @@ typedef struct oz_cpu_dev {
     oz_pool *pool;
     oz_slab *slabs;
     const oz_batch *batch; /* of the call that runs */
+    uint8_t *gathered; size_t gathered_bytes; /* a thread: inputs in a weight's order */
 } oz_cpu_dev;
 static inline oz_cpu_dev *oz_cpu(oz_dev *d) { return (oz_cpu_dev *)d; }
 

@@ -23,6 +23,7 @@ static oz_status cpu_open(oz_dev **out, const oz_dev_cfg *cfg, const char *suffi
 
 static void cpu_close(oz_dev *d) {
     oz_pool_free(&oz_cpu(d)->pool);
+    oz_big_free(oz_cpu(d)->gathered);
     oz_free(d);
 }
 

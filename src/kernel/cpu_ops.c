@@ -55,6 +55,7 @@ typedef struct row_job {
     const float *x2;
     const oz_cpu_packed *w;
     const oz_rows *q;
+    const oz_round *round;
     const int32_t *ids;
     int64_t n, n_vec;
     float eps, factor;
@@ -105,6 +106,16 @@ static void quantize_rows(void *arg, int thread, int64_t begin, int64_t end) {
 static void quantize(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
     row_job j = {.d = d, .q = y, .x = x, .ld_x = ld_x, .n = n};
     split(d, n_tok, 4 * n, quantize_rows, &j);
+}
+
+static void round_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const row_job *j = arg;
+    for (int64_t t = begin; t < end; t++) oz_act_round(j->y + t * j->ld_y, j->x + t * j->ld_x, j->n, j->round);
+}
+
+static void round_all(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n, const oz_round *q) {
+    row_job j = {.d = d, .y = y, .ld_y = ld_y, .x = x, .ld_x = ld_x, .n = n, .round = q};
+    split(d, n_tok, 8 * n, round_rows, &j);
 }
 
 static void row_amax(oz_dev *d, float *amax, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
@@ -192,15 +203,38 @@ static void gather(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld
 
 /* ---- linear: one region for all parts, cut over the sum of their panels ---- */
 
+/* A product whose weight's columns lie in an order of their own meets inputs in that order, some tokens at a time. */
+static void product(oz_dev *d, int thread, const oz_gemm_task *t, int64_t lo, int64_t hi) {
+    const int32_t *order = t->w->order;
+    if (!order) {
+        t->w->row->gemm(t, lo, hi);
+        return;
+    }
+    const int64_t n = t->w->head.cols, size = form_bytes(t->x.form);
+    uint8_t *rows = oz_cpu(d)->gathered + (size_t)thread * oz_cpu(d)->gathered_bytes;
+    for (int64_t t0 = 0; t0 < t->n_tok; t0 += OZ_GATHER_TOK) {
+        const int64_t n_tok = t->n_tok - t0 < OZ_GATHER_TOK ? t->n_tok - t0 : OZ_GATHER_TOK;
+        for (int64_t i = 0; i < n_tok; i++) {
+            const uint8_t *x = (const uint8_t *)t->x.data + (t0 + i) * t->x.ld * size;
+            for (int64_t c = 0; c < n; c++) memcpy(rows + (i * n + c) * size, x + order[c] * size, (size_t)size);
+        }
+        const oz_rows x = {t->x.form, rows, n, t->x.scales ? t->x.scales + t0 : NULL};
+        t->w->row->gemm(&(oz_gemm_task){t->w, t->bias, x, t->y + t0 * t->ld_y, t->ld_y, n_tok}, lo, hi);
+    }
+}
+
+typedef struct linear_job { oz_dev *d; const oz_linear_args *a; } linear_job;
+
 static void linear_panels(void *arg, int thread, int64_t begin, int64_t end) {
-    const oz_linear_args *a = arg;
+    const linear_job *j = arg;
+    const oz_linear_args *a = j->a;
     int64_t first = 0, column = 0; /* of the part */
     for (int i = 0; i < a->n_parts; i++) {
         const oz_cpu_packed *w = packed(a->parts[i]);
         int64_t lo = begin > first ? begin - first : 0, hi = end - first < w->n_panels ? end - first : w->n_panels;
         if (lo < hi) {
             oz_gemm_task t = {w, a->bias ? a->bias[i] : NULL, a->x, a->y + column, a->ld_y, a->n_tok};
-            w->row->gemm(&t, lo, hi);
+            product(j->d, thread, &t, lo, hi);
         }
         first += w->n_panels;
         column += w->head.rows;
@@ -213,7 +247,8 @@ static void linear(oz_dev *d, const oz_linear_args *a) {
         n_panels += packed(a->parts[i])->n_panels;
         work += a->parts[i]->rows * a->parts[i]->cols;
     }
-    if (a->n_tok > 0) split(d, n_panels, work * a->n_tok / n_panels, linear_panels, (void *)(uintptr_t)a);
+    linear_job j = {d, a};
+    if (a->n_tok > 0) split(d, n_panels, work * a->n_tok / n_panels, linear_panels, &j);
 }
 
 /* ---- rope and the KV cache ---- */
@@ -454,8 +489,11 @@ static int64_t begun(int64_t at, int64_t first, int64_t each, int64_t n) {
 
 /* Work is counted in (panel, row) units, so that threads get equal shares however uneven the groups are; a thread takes the panels that begin in its
  * share. An expert without rows has no units. */
+typedef struct grouped_job { oz_dev *d; const oz_grouped_args *a; } grouped_job;
+
 static void grouped_panels(void *arg, int thread, int64_t begin, int64_t end) {
-    const oz_grouped_args *a = arg;
+    const grouped_job *j = arg;
+    const oz_grouped_args *a = j->a;
     int64_t first = 0;
     for (int64_t e = 0; e < a->route->n_experts; e++) {
         const oz_cpu_packed *w = packed(a->experts[e]);
@@ -466,7 +504,7 @@ static void grouped_panels(void *arg, int thread, int64_t begin, int64_t end) {
             oz_rows x = a->x;
             x.data = (uint8_t *)x.data + row0 * x.ld * form_bytes(x.form);
             if (x.scales) x.scales += row0;
-            w->row->gemm(&(oz_gemm_task){w, NULL, x, a->y + row0 * a->ld_y, a->ld_y, n_rows}, lo, hi);
+            product(j->d, thread, &(oz_gemm_task){w, NULL, x, a->y + row0 * a->ld_y, a->ld_y, n_rows}, lo, hi);
         }
         first += w->n_panels * n_rows;
     }
@@ -479,7 +517,8 @@ static void grouped_linear(oz_dev *d, const oz_grouped_args *a) {
         units += w->n_panels * expert_rows(a->route, e);
         work += w->head.rows * w->head.cols * expert_rows(a->route, e);
     }
-    if (units > 0) split(d, units, work / units, grouped_panels, (void *)(uintptr_t)a);
+    grouped_job j = {d, a};
+    if (units > 0) split(d, units, work / units, grouped_panels, &j);
 }
 
 static void combine_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -532,7 +571,7 @@ static void sink_kl(oz_dev *d, oz_kl_stat *out, const float *ref, const float *l
 const oz_ops oz_cpu_ops = {
     .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = form_bytes,
     .multiplies = oz_cpu_multiplies, .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
-    .embed = embed, .norm = norm, .quantize = quantize, .row_amax = row_amax, .quantize_by = quantize_by, .linear = linear, .rope_table = rope_table, .rope = rope, .rope_pairs = rope_pairs,
+    .embed = embed, .norm = norm, .quantize = quantize, .round = round_all, .row_amax = row_amax, .quantize_by = quantize_by, .linear = linear, .rope_table = rope_table, .rope = rope, .rope_pairs = rope_pairs,
     .kv_write = kv_write, .mla_write = mla_write,
     .attention = attention, .conv = conv, .scan = scan, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .scale = scale, .softcap = softcap, .add = add, .gather = gather,
     .route = route, .sort = sort, .spread = spread, .grouped_linear = grouped_linear, .combine = combine,

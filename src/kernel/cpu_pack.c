@@ -19,7 +19,7 @@ static const oz_wkind kinds[OZ_CODEC_COUNT] = {
     [OZ_CODEC_Q8_0] = OZ_WKIND_I8,   [OZ_CODEC_Q5_0] = OZ_WKIND_I8,   [OZ_CODEC_Q5_1] = OZ_WKIND_I8,  [OZ_CODEC_Q5_K] = OZ_WKIND_I8, [OZ_CODEC_Q6_K] = OZ_WKIND_I8,
     [OZ_CODEC_Q4_0] = OZ_WKIND_I4,   [OZ_CODEC_Q3_K] = OZ_WKIND_I4,
     [OZ_CODEC_Q4_1] = OZ_WKIND_U4,   [OZ_CODEC_Q2_K] = OZ_WKIND_U4,   [OZ_CODEC_Q4_K] = OZ_WKIND_U4,
-    [OZ_CODEC_IQ4_NL] = OZ_WKIND_L4, [OZ_CODEC_IQ4_XS] = OZ_WKIND_L4, [OZ_CODEC_MXFP4] = OZ_WKIND_L4,
+    [OZ_CODEC_IQ4_NL] = OZ_WKIND_L4, [OZ_CODEC_IQ4_XS] = OZ_WKIND_L4, [OZ_CODEC_MXFP4] = OZ_WKIND_L4, [OZ_CODEC_E2M1] = OZ_WKIND_L4,
 };
 
 static const char *const kind_names[OZ_WKIND_COUNT] = {"f32", "f16", "bf16", "i8", "i4", "f8", "u4", "l4"};
@@ -46,24 +46,23 @@ static void read_blocks(float *codes, float *scales, float *offsets, const pack_
 }
 
 static void read_scales(float *scales, float *offsets, const pack_job *j, int64_t stored) {
-    const oz_weight *w = j->w;
-    int64_t n = j->p->n_groups, first = w->one_scale ? 0 : stored * n;
-    size_t skip_bytes = 0;
-    oz_dtype_bytes(&skip_bytes, w->scale_dtype, first);
-    oz_to_f32(scales, w->scale_dtype, (const uint8_t *)w->scales + skip_bytes, n);
-    for (int64_t g = 0; w->zeros && g < n; g++) offsets[g] = -(float)w->zeros[stored * n + g] * scales[g];
+    const oz_codec_info *info = oz_codec_get(j->w->codec);
+    oz_weight_scales(scales, offsets, j->w, stored);
+    for (int64_t g = 0; g < j->p->n_groups; g++) {
+        offsets[g] = -offsets[g] * scales[g];
+        if (info->codebook) scales[g] *= info->unit;
+    }
 }
 
 /* Codes of logical row r; its scales go to lane `lane` of the panel. */
 static void read_row(const pack_job *j, float *codes, float *scratch, int64_t r, int64_t panel, int64_t lane) {
     oz_cpu_packed *p = j->p;
     int64_t stored = oz_weight_stored_row(j->w, j->row0 + r);
-    const uint8_t *row = (const uint8_t *)j->w->codes + stored * j->w->row_bytes;
     float *scales = scratch, *offsets = scratch + p->n_groups;
     if (j->block) {
-        read_blocks(codes, scales, offsets, j, row);
+        read_blocks(codes, scales, offsets, j, (const uint8_t *)j->w->codes + stored * j->w->row_bytes);
     } else {
-        oz_codec_get(j->w->codec)->expand(codes, row, 0, p->head.cols);
+        oz_weight_codes(codes, j->w, stored, 0, p->head.cols);
         if (p->scales) read_scales(scales, offsets, j, stored);
     }
     for (int64_t g = 0; p->scales && g < p->n_groups; g++) {
@@ -113,6 +112,17 @@ static oz_status packed_alloc(oz_cpu_packed *p, oz_cpu_dev *d, bool has_scales, 
     return OZ_OK;
 }
 
+/* Room for inputs in the order of a weight's columns. */
+static oz_status gathered_reserve(oz_cpu_dev *d, int64_t cols, oz_err *err) {
+    const size_t n_bytes = (size_t)cols * OZ_GATHER_TOK * sizeof(float);
+    if (n_bytes <= d->gathered_bytes) return OZ_OK;
+    oz_big_free(d->gathered);
+    d->gathered = NULL, d->gathered_bytes = 0;
+    OZ_TRY(oz_big_new((void **)&d->gathered, n_bytes * (size_t)oz_dev_threads(&d->head), "inputs in the order of columns", err));
+    d->gathered_bytes = n_bytes;
+    return OZ_OK;
+}
+
 /* What no row of this level can take, before anything is allocated. */
 static oz_status check_form(oz_dev *d, const oz_weight *w, const oz_cpu_packed *p, bool has_offsets, oz_form form, oz_err *err) {
     const char *kind = kind_names[p->kind], *act = form_names[form], *codec = oz_codec_get(w->codec)->name;
@@ -141,11 +151,12 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
             "weight [%lld, %lld]: rows %lld to %lld cannot be packed", (long long)w->rows, (long long)w->cols, (long long)row0,
             (long long)(row0 + n_rows));
     bool has_scales = block || !oz_codec_get(w->codec)->plain, has_offsets = block ? block->has_offsets : w->zeros != NULL;
-    oz_cpu_packed p = {.row = &oz_cpu(d)->table.gemm[kind][form], .kind = kind, .head = {NULL, n_rows, w->cols, 0}, .codebook = block ? block->codebook : NULL};
+    oz_cpu_packed p = {.row = &oz_cpu(d)->table.gemm[kind][form], .kind = kind, .head = {NULL, n_rows, w->cols, 0}, .codebook = block ? block->codebook : oz_codec_get(w->codec)->codebook};
     bool grouped = has_scales && w->group_size > 0 && w->group_size < w->cols && !w->one_scale;
     p.group_size = block ? block->group : grouped ? w->group_size : w->cols;
     p.n_groups = (w->cols + p.group_size - 1) / p.group_size;
     OZ_TRY(check_form(d, w, &p, has_offsets, form, err));
+    if (w->order) OZ_TRY(gathered_reserve(oz_cpu(d), w->cols, err));
     p.head.kernel = p.row->name;
     p.n_panels = (n_rows + p.row->panel - 1) / p.row->panel;
     p.panel_bytes = p.row->panel_bytes(w->cols);
@@ -160,6 +171,7 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
         oz_pool_run(oz_cpu(d)->pool, p.n_panels, 1, pack_panels, &job);
         oz_cpu_packed *kept = oz_alloc(sizeof *kept);
         *kept = p;
+        if (w->order) kept->order = memcpy(oz_alloc_array((size_t)w->cols, sizeof *w->order), w->order, (size_t)w->cols * sizeof *w->order);
         *out = &kept->head;
     }
     oz_big_free(scratch);
@@ -170,6 +182,7 @@ void oz_cpu_packed_free(oz_dev *d, oz_packed **p) {
     if (!*p) return;
     void *mem = ((oz_cpu_packed *)*p)->codes;
     if (!oz_slab_free(&oz_cpu(d)->slabs, mem)) oz_big_free(mem);
+    oz_free(((oz_cpu_packed *)*p)->order);
     oz_free(*p);
     *p = NULL;
 }

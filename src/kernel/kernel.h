@@ -25,7 +25,6 @@ int oz_dev_threads(const oz_dev *d);
  * kept, see form_bytes) and one f32 scale a row. BF16, F16: rounded, the inputs of 16-bit products. */
 typedef enum oz_form { OZ_FORM_F32, OZ_FORM_Q8, OZ_FORM_F8, OZ_FORM_BF16, OZ_FORM_F16, OZ_FORM_COUNT } oz_form;
 typedef struct oz_rows { oz_form form; void *data; int64_t ld; /* elements between rows */ float *scales; } oz_rows;
-
 /* A weight in a kernel's own layout on the device. Packing takes rows [row0, row0 + n_rows) of the logical weight. */
 typedef struct oz_packed oz_packed;
 int64_t oz_packed_rows(const oz_packed *p), oz_packed_cols(const oz_packed *p);
@@ -87,7 +86,7 @@ typedef struct oz_ops {
     void (*download)(oz_dev *d, void *dst_host, const void *src, size_t n_bytes);
     int (*form_bytes)(oz_form form); /* of one element; 0: not on this device */
     bool (*multiplies)(const oz_dev *d, oz_codec codec, oz_form form); /* is there a kernel? NULL: for all forms that have bytes */
-    /* form: of the activations it will meet. OZ_E_UNSUPPORTED if no kernel takes (codec, form): the caller adds module and scheme.
+    /* w: compact (oz_weight_is_compact). form: of the activations it will meet. OZ_E_UNSUPPORTED if no kernel takes (codec, form): the caller adds module and scheme.
      * Peak memory beyond the result: one chunk of rows. */
     oz_status (*pack)(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err);
     void (*packed_free)(oz_dev *d, oz_packed **p);
@@ -100,6 +99,7 @@ typedef struct oz_ops {
     /* RMSNorm of n_vec vectors of `dim` a row: qk-norm has n_vec heads a row. y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
     void (*norm)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, const float *w, int64_t n_tok, int64_t n_vec, int64_t dim, float eps);
     void (*quantize)(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
+    void (*round)(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n, const oz_round *q); /* oz_act_round; y may be x */
     /* For rows of which each rank holds a part; NULL: this device does not run ranks. amax [n_tok] of a part, then quantizing by the whole row's. */
     void (*row_amax)(oz_dev *d, float *amax, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
     void (*quantize_by)(oz_dev *d, const oz_rows *y, const float *amax, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);

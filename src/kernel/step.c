@@ -34,6 +34,11 @@ static void run_quantize(const oz_step_call *x, const oz_step *s) {
     oz_dev_ops(x->dev)->quantize(x->dev, &y, col(b, s->src_col), b->width, step_rows(x, s), s->n);
 }
 
+static void run_round(const oz_step_call *x, const oz_step *s) {
+    const oz_step_buf *d = &x->p->bufs[s->dst], *b = &x->p->bufs[s->src];
+    oz_dev_ops(x->dev)->round(x->dev, col(d, s->dst_col), d->width, col(b, s->src_col), b->width, step_rows(x, s), s->n, s->round);
+}
+
 static void run_linear(const oz_step_call *x, const oz_step *s) {
     const oz_program *p = x->p;
     const oz_packed *parts[OZ_MAX_PARTS_LINEAR];
@@ -149,7 +154,7 @@ static void run_combine(const oz_step_call *x, const oz_step *s) {
 #define ROW(fn, slot) {fn, offsetof(oz_ops, slot)}
 static const struct { void (*run)(const oz_step_call *, const oz_step *); size_t slot; } runners[OZ_OP_COUNT] = {
     [OZ_OP_EMBED] = ROW(run_embed, embed), [OZ_OP_ROPE_TABLE] = ROW(run_rope_table, rope_table), [OZ_OP_NORM] = ROW(run_norm, norm),
-    [OZ_OP_QUANTIZE] = ROW(run_quantize, quantize), [OZ_OP_LINEAR] = ROW(run_linear, linear), [OZ_OP_ROPE] = ROW(run_rope, rope),
+    [OZ_OP_QUANTIZE] = ROW(run_quantize, quantize), [OZ_OP_ROUND] = ROW(run_round, round), [OZ_OP_LINEAR] = ROW(run_linear, linear), [OZ_OP_ROPE] = ROW(run_rope, rope),
     [OZ_OP_ROPE_PAIRS] = ROW(run_rope_pairs, rope_pairs), [OZ_OP_MLA_WRITE] = ROW(run_mla_write, mla_write), [OZ_OP_CONV] = ROW(run_conv, conv), [OZ_OP_SCAN] = ROW(run_scan, scan),
     [OZ_OP_KV_WRITE] = ROW(run_kv_write, kv_write), [OZ_OP_ATTENTION] = ROW(run_attention, attention), [OZ_OP_SILU_MUL] = ROW(run_silu_mul, silu_mul),
     [OZ_OP_GELU_MUL] = ROW(run_gelu_mul, gelu_mul), [OZ_OP_SCALE] = ROW(run_scale, scale), [OZ_OP_SOFTCAP] = ROW(run_softcap, softcap),

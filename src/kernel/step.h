@@ -48,7 +48,7 @@ struct oz_scan_args {
 };
 
 typedef enum oz_op {
-    OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_ROPE_PAIRS, OZ_OP_KV_WRITE, OZ_OP_MLA_WRITE, OZ_OP_ATTENTION, OZ_OP_CONV, OZ_OP_SCAN,
+    OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_ROUND, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_ROPE_PAIRS, OZ_OP_KV_WRITE, OZ_OP_MLA_WRITE, OZ_OP_ATTENTION, OZ_OP_CONV, OZ_OP_SCAN,
     OZ_OP_SILU_MUL, OZ_OP_GELU_MUL, OZ_OP_SCALE, OZ_OP_SOFTCAP, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER,
     OZ_OP_ROUTE, OZ_OP_SORT, OZ_OP_SPREAD, OZ_OP_GROUPED, OZ_OP_COMBINE, OZ_OP_ALL_REDUCE, OZ_OP_COUNT
 } oz_op;
@@ -56,7 +56,7 @@ typedef enum oz_op {
 /* Buffers of a call, [max_tok, width], typed; where the model has experts, those that hold (token, slot) pairs have top_k times the rows. MIXER: what a mixer makes on its way, side by side. X16 and FFN16 hold rows
  * rounded to the model's 16-bit type: two, so that a fused feed-forward does not write what it reads. */
 typedef enum oz_bufid {
-    OZ_BUF_RESIDUAL, OZ_BUF_X, OZ_BUF_Q8, OZ_BUF_F8, OZ_BUF_X16, OZ_BUF_FFN16, OZ_BUF_QKV, OZ_BUF_ATTN, OZ_BUF_OUT, OZ_BUF_GATE_UP, OZ_BUF_FFN,
+    OZ_BUF_RESIDUAL, OZ_BUF_X, OZ_BUF_Q8, OZ_BUF_F8, OZ_BUF_ROUNDED, OZ_BUF_X16, OZ_BUF_FFN16, OZ_BUF_QKV, OZ_BUF_ATTN, OZ_BUF_OUT, OZ_BUF_GATE_UP, OZ_BUF_FFN,
     OZ_BUF_MIXER, OZ_BUF_ROUTER, OZ_BUF_PAIRS, OZ_BUF_ROWS, OZ_BUF_LOGITS, OZ_BUF_COUNT
 } oz_bufid;
 
@@ -78,10 +78,15 @@ typedef struct oz_step {
     int rope;                   /* ROPE_TABLE, ROPE: which of the program's */
     float factor;               /* SCALE: that; SOFTCAP: the cap; NORM: the epsilon */
     int64_t rope_col, n_rope;   /* MLA_WRITE: columns of src that all heads' keys end in */
+    const oz_round *round;      /* ROUND: how */
     bool whole_row;             /* QUANTIZE: the scale is that of the row over all ranks */
 } oz_step;
 
-typedef struct oz_linear { char *module; oz_form form; oz_packed *packed; float *bias; bool sums; /* a part of a sum over ranks */ } oz_linear;
+typedef struct oz_linear {
+    char *module; oz_form form; oz_packed *packed; float *bias;
+    bool sums;        /* a part of a sum over ranks */
+    oz_round *round;  /* NULL, or how its input is rounded first (form F32) */
+} oz_linear;
 /* cos and sin [max_tok, n_pairs] of a call's positions; a head's first 2 n_pairs columns rotate, in pairs (i, i + n_pairs). */
 enum { OZ_MAX_ROPES = 2 };
 typedef struct oz_rope_table { float *cos, *sin, *inv_freq; int64_t n_pairs; float factor; } oz_rope_table;

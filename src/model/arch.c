@@ -264,7 +264,8 @@ void oz_arch_list_deinit(oz_arch_list *l) {
 }
 
 oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c) {
-    oz_module m = {t->module, t->class_name, t->rows, t->cols};
-    if (t->role == OZ_ROLE_ROUTER && !oz_scheme_is_stored(c, &m)) m.class_name = "Router";
+    oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
+    m.stored = oz_scheme_is_stored(c, &m);
+    if (t->role == OZ_ROLE_ROUTER && !m.stored) m.class_name = "Router";
     return m;
 }

@@ -123,7 +123,7 @@ void oz_rope_inv_freq(float *out, const oz_rope_cfg *r, int64_t dim, int64_t max
 
 /* ---- ranks (slice.c) ---- */
 /* What of a model one rank holds: whole KV groups (or a part of one, its KV head held by several ranks), and a range of the feed-forward. */
-typedef struct oz_split { int rank, size; int64_t head_dim, q0, n_q, kv0, n_kv /* heads */, ffn0, n_ffn; } oz_split;
+typedef struct oz_split { int rank, size; int64_t head_dim, q0, n_q, kv0, n_kv, kv_all /* heads; of all ranks */, ffn0, n_ffn; } oz_split;
 oz_status oz_split_make(oz_split *out, const oz_dims *d, int rank, int size, oz_err *err);
 /* Dims of the rank's own part, which the plan is compiled from. */
 void oz_split_dims(oz_dims *d, const oz_split *s);
@@ -131,6 +131,12 @@ typedef struct oz_part_of { int64_t row0, n_rows, col0, n_cols; bool sums; /* it
 /* OZ_E_UNSUPPORTED names a tensor that ranks cannot share. */
 oz_status oz_split_check(const oz_split *s, const oz_arch_list *l, oz_err *err);
 oz_part_of oz_split_part(const oz_split *s, const oz_arch_tensor *t);
+
+/* ---- schemes of a checkpoint (check.c) ---- */
+/* The scheme of each of a list's tensors (dense for what is no matrix), and whether what is stored is what they call for. */
+oz_status oz_schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err);
+oz_status oz_surplus_check(const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, const oz_findings *f, oz_err *err);
+static inline bool oz_is_matrix(const oz_arch_tensor *t) { return t->cols > 0; }
 
 /* ---- storage ---- */
 typedef struct oz_slot_ref { int linear; float *vec, *bias; } oz_slot_ref; /* linear -1: a vector and its bias, or absent (vec NULL) */
@@ -144,6 +150,8 @@ struct oz_model {
     oz_program program;
     oz_lowered *lowered;        /* the device's version of it, or NULL */
     oz_scheme *schemes;         /* of program.linears */
+    oz_round *kv_round;         /* [n_layers, 2]: of keys and values, whose scales are in kv_scales; NULL: the cache is not quantized */
+    float *kv_scales;           /* [n_layers, 2, n_heads_kv] */
     size_t cap_steps, cap_linears, cap_schemes;
     oz_form plain_form;         /* of activations that no scheme quantizes */
     oz_slot_ref top[OZ_SLOT_PER_LAYER];

@@ -74,74 +74,95 @@ oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *schem
     return st;
 }
 
+/* How the linear's input is rounded first, where its scheme says so and no product takes codes; scale and zero point lie behind it. */
+static oz_status round_new(oz_round **out, const oz_model *m, const oz_ckpt *c, const oz_module *mod, const oz_scheme *s, bool cut, oz_err *err) {
+    *out = NULL;
+    if (s->act != OZ_ACT_VALUES) return OZ_OK;
+    OZ_NEED(m->ops->round, err, OZ_E_UNSUPPORTED, "%s: scheme %s rounds its input to values, for which this device (%s) has no operation; run it with --device cpu", mod->name, s->name,
+            oz_dev_describe(m->dev));
+    OZ_NEED(!cut || s->static_input, err, OZ_E_UNSUPPORTED, "%s: scheme %s takes the scale of a whole input, of which each rank holds a part", mod->name, s->name);
+    struct { oz_round round; float scale, zero; } *r = oz_alloc(sizeof *r);
+    r->round = s->input;
+    if (s->static_input) r->round.scales = &r->scale, r->round.zeros = &r->zero;
+    *out = &r->round;
+    return oz_scheme_bind_input(&r->scale, &r->zero, c, mod, s, err);
+}
+
+static bool same_static(const oz_round *a, const oz_round *b) {
+    return !a || !b || !a->scales || !b->scales || (*a->scales == *b->scales && *a->zeros == *b->zeros);
+}
+
 static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor *t, const oz_scheme *scheme, oz_err *err) {
-    const oz_module mod = {t->module, t->class_name, t->rows, t->cols};
+    const oz_module mod = {t->module, t->class_name, t->rows, t->cols, false};
     oz_weight w;
     OZ_TRY(oz_scheme_bind(&w, c, &mod, scheme, err));
+    const oz_part_of part = oz_split_part(&m->split, t);
     oz_grow((void **)&m->program.linears, &m->cap_linears, (size_t)m->program.n_linears + 1, sizeof *m->program.linears);
     oz_linear *l = &m->program.linears[m->program.n_linears];
     oz_grow((void **)&m->schemes, &m->cap_schemes, (size_t)m->program.n_linears + 1, sizeof *m->schemes);
     m->schemes[m->program.n_linears] = *scheme;
-    *l = (oz_linear){oz_strdup(t->module), form_of(m, scheme, w.codec), NULL, NULL, false};
+    *l = (oz_linear){.module = oz_strdup(t->module), .sums = part.sums};
     oz_slot_ref *slot = slot_at(m, t);
     if (t->expert <= 0) slot->linear = m->program.n_linears;
     m->program.n_linears++;
-    OZ_NEED(m->program.linears[slot->linear].form == l->form, err, OZ_E_UNSUPPORTED,
-            "%s: scheme %s takes activations in another form than that of expert 0 (%s), whose product it shares", t->module, scheme->name, m->schemes[slot->linear].name);
-    const oz_part_of part = oz_split_part(&m->split, t);
+    OZ_TRY(round_new(&l->round, m, c, &mod, scheme, part.n_cols < t->cols, err));
+    /* Columns of another rank's, or what others store otherwise: a compact copy of ours, for as long as it is packed. */
+    oz_weight ours = w;
     void *mem = NULL;
+    int64_t row0 = part.row0;
     oz_status st = OZ_OK;
-    if (part.n_cols < t->cols) { /* columns of another rank's: a compact copy of ours, for as long as it is packed */
-        oz_weight ours;
+    if (part.n_cols < t->cols || !oz_weight_is_compact(&w)) {
         st = oz_weight_slice(&ours, &mem, &w, part.row0, part.n_rows, part.col0, part.n_cols, err);
-        if (st == OZ_OK) st = m->ops->pack(&l->packed, m->dev, &ours, 0, part.n_rows, l->form, err);
+        row0 = 0;
+    }
+    l->form = form_of(m, scheme, ours.codec);
+    const oz_linear *first = &m->program.linears[slot->linear];
+    if (st == OZ_OK && (first->form != l->form || !first->round != !l->round || !same_static(first->round, l->round))) {
         oz_big_free(mem);
-    } else st = m->ops->pack(&l->packed, m->dev, &w, part.row0, part.n_rows, l->form, err);
-    l->sums = part.sums;
+        OZ_FAIL(err, OZ_E_UNSUPPORTED, "%s: scheme %s takes activations in another form than that of expert 0 (%s), or by another stored scale; the product is one for all", t->module, scheme->name,
+                m->schemes[slot->linear].name);
+    }
+    if (st == OZ_OK) st = m->ops->pack(&l->packed, m->dev, &ours, row0, part.n_rows, l->form, err);
+    oz_big_free(mem);
     if (st != OZ_OK) return oz_err_prefix(err, "%s (scheme %s)", t->module, scheme->name);
     oz_scheme_drop(c, &mod);
     m->info.weight_bytes += oz_packed_bytes(l->packed);
     return OZ_OK;
 }
 
-static bool is_matrix(const oz_arch_tensor *t) { return t->cols > 0; }
-
-/* Every stored tensor of a known module must be one that its scheme calls for: a surplus one means that config and tensors disagree. */
-static oz_status surplus_check(const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, oz_dtype dtype, oz_err *err) {
-    oz_map *modules = oz_map_new(list->n);
-    for (size_t i = 0; i < list->n; i++) oz_map_add(modules, list->items[i].module, strlen(list->items[i].module), (int64_t)i);
+/* The scales of a quantized cache: of each layer that is loaded, under its attention module's name. */
+static oz_status kv_load(oz_model *m, const oz_ckpt *c, oz_err *err) {
+    oz_kv_scheme s;
+    const oz_dims *d = &m->dims;
+    OZ_TRY(oz_scheme_kv(&s, oz_ckpt_config(c), err));
+    if (!s.quantized) return OZ_OK;
+    OZ_NEED(m->ops->round, err, OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme: this device (%s) has no operation for it; run it with --device cpu", oz_dev_describe(m->dev));
+    const int64_t all = m->split.kv_all, n = d->n_heads_kv;
+    m->kv_round = oz_alloc_array((size_t)d->n_layers * 2, sizeof *m->kv_round);
+    m->kv_scales = oz_alloc_array((size_t)(d->n_layers * 2 * n), sizeof *m->kv_scales);
+    float *k = oz_alloc_array((size_t)all * 2, sizeof *k);
+    bool missing = false;
     oz_status st = OZ_OK;
-    for (size_t i = 0; st == OZ_OK && i < oz_ckpt_count(c); i++) {
-        const oz_tensor *x = oz_ckpt_at(c, i);
-        const char *dot = strrchr(x->name, '.');
-        int64_t k;
-        if (!dot || !oz_map_get(modules, x->name, (size_t)(dot - x->name), &k)) continue;
-        const oz_arch_tensor *t = &list->items[k];
-        bool known = strcmp(x->name, t->name) == 0 && !is_matrix(t);
-        for (size_t j = (size_t)k; j < list->n && strcmp(list->items[j].module, t->module) == 0; j++)
-            known |= list->items[j].is_bias && strcmp(x->name, list->items[j].name) == 0;
-        oz_part parts[OZ_MAX_PARTS];
-        int n = is_matrix(t) ? oz_scheme_parts(parts, &schemes[k], t->rows, t->cols, dtype) : 0;
-        for (int j = 0; j < n; j++) known |= strcmp(dot, parts[j].suffix) == 0;
-        known |= is_matrix(t) && schemes[k].quantized && strcmp(dot, ".weight_zero_point") == 0; /* checked by the binding */
-        if (!known)
-            st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected no such tensor under scheme %s of its module, found it (%s)", x->name,
-                            is_matrix(t) ? schemes[k].name : "dense", x->file_name);
+    for (int64_t i = m->layer_begin; i < m->layer_end && st == OZ_OK; i++) {
+        const int at = oz_model_slot(m, i, OZ_SLOT_K).linear >= 0 ? oz_model_slot(m, i, OZ_SLOT_K).linear : oz_model_slot(m, i, OZ_SLOT_Q).linear;
+        if (m->arch->layer(d, i).mixer != OZ_MIXER_GQA || at < 0) {
+            st = oz_err_set(err, OZ_E_UNSUPPORTED, __FILE__, __LINE__, "quantization_config.kv_cache_scheme: a quantized cache is not supported for layer %lld's kind of attention", (long long)i);
+            break;
+        }
+        const char *q = m->program.linears[at].module, *dot = strrchr(q, '.');
+        char *name = oz_asprintf("%.*s", (int)(dot - q), q);
+        bool stored;
+        st = oz_scheme_bind_kv(k, k + all, &stored, c, name, &s, all, err);
+        oz_free(name);
+        missing |= !stored;
+        for (int64_t j = 0; j < 2; j++) {
+            float *scales = m->kv_scales + (2 * i + j) * n;
+            memcpy(scales, k + j * all + m->split.kv0, (size_t)n * sizeof *scales);
+            m->kv_round[2 * i + j] = (oz_round){.bits = 8, .is_float = true, .symmetric = true, .group_size = d->head_dim, .scales = scales};
+        }
     }
-    oz_map_free(&modules);
-    return st;
-}
-
-static oz_status schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, oz_err *err) {
-    oz_module *mods = oz_alloc_array(list->n + 1, sizeof *mods);
-    oz_scheme *found = oz_alloc_array(list->n + 1, sizeof *found);
-    size_t n = 0;
-    for (size_t i = 0; i < list->n; i++)
-        if (is_matrix(&list->items[i])) mods[n++] = oz_arch_module(&list->items[i], c);
-    oz_status st = oz_scheme_resolve(found, oz_ckpt_config(c), mods, n, err);
-    for (size_t i = 0, k = 0; i < list->n; i++) schemes[i] = is_matrix(&list->items[i]) ? found[k++] : OZ_SCHEME_DENSE;
-    oz_free(mods);
-    oz_free(found);
+    oz_free(k);
+    if (st == OZ_OK && missing) oz_log_warn("quantization_config.kv_cache_scheme: no scales are stored; 1 is taken, which may cost accuracy");
     return st;
 }
 
@@ -161,7 +182,7 @@ static oz_status weights_load(oz_model *m, const oz_ckpt *c, const oz_arch_list 
         if (oz_interrupted()) st = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted");
         else if (t->is_bias && m->split.rank > 0 && oz_split_part(&m->split, t).sums) continue; /* added once, by the first rank */
         else if (t->is_bias) st = vec_load(slot_at(m, t)->linear >= 0 ? &m->program.linears[slot_at(m, t)->linear].bias : &slot_at(m, t)->bias, m, c, t, err);
-        else if (is_matrix(t)) st = linear_load(m, c, t, &schemes[i], err);
+        else if (oz_is_matrix(t)) st = linear_load(m, c, t, &schemes[i], err);
         else st = vec_load(&slot_at(m, t)->vec, m, c, t, err);
         oz_progress_step(&p, (int64_t)i + 1);
     }
@@ -225,10 +246,12 @@ static oz_status bufs_new(oz_model *m, oz_err *err) {
     if (m->program.head_rows < 1) m->program.head_rows = 1;
     if (m->program.head_rows > t) m->program.head_rows = t;
     bool used[OZ_FORM_COUNT] = {[OZ_FORM_F32] = true};
-    for (int i = 0; i < m->program.n_linears; i++) used[m->program.linears[i].form] = true;
+    bool rounds = false;
+    for (int i = 0; i < m->program.n_linears; i++) used[m->program.linears[i].form] = true, rounds |= m->program.linears[i].round != NULL;
     const struct { oz_form form; int64_t width, rows; } want[OZ_BUF_COUNT] = {
         [OZ_BUF_RESIDUAL] = {OZ_FORM_F32, d->hidden_size, t}, [OZ_BUF_X] = {OZ_FORM_F32, d->hidden_size, t},
         [OZ_BUF_Q8] = {OZ_FORM_Q8, widest, pairs},            [OZ_BUF_F8] = {OZ_FORM_F8, widest, pairs},
+        [OZ_BUF_ROUNDED] = {OZ_FORM_F32, rounds ? widest : 0, pairs},
         [OZ_BUF_FFN16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, ffn, pairs},
         [OZ_BUF_X16] = {m->plain_form == OZ_FORM_F32 ? OZ_FORM_BF16 : m->plain_form, widest, pairs},
         [OZ_BUF_QKV] = {OZ_FORM_F32, n_q + 2 * n_kv, t},      [OZ_BUF_ATTN] = {OZ_FORM_F32, n_out, t},
@@ -319,6 +342,8 @@ static void info_fill(oz_model *m) {
 }
 
 static void tied_head_check(const oz_ckpt *c) {
+    const oz_module head = {"lm_head", "Linear", 0, 0, false};
+    if (oz_scheme_is_stored(c, &head)) oz_log_warn("lm_head is stored quantized although tie_word_embeddings is true: the embedding is used (%s)", oz_ckpt_path(c));
     const oz_tensor *h = oz_ckpt_find(c, "lm_head.weight"), *e = oz_ckpt_find(c, "model.embed_tokens.weight");
     if (!h || !e) return;
     if (h->n_bytes != e->n_bytes || memcmp(h->data, e->data, h->n_bytes) != 0)
@@ -363,11 +388,12 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     for (int i = 0; i < OZ_SLOT_PER_LAYER; i++) m->top[i].linear = -1;
     oz_scheme *schemes = oz_alloc_array(list.n, sizeof *schemes);
     oz_status st = oz_split_check(&split, &list, err);
-    if (st == OZ_OK) st = schemes_resolve(schemes, ckpt, &list, err);
+    if (st == OZ_OK) st = oz_schemes_resolve(schemes, ckpt, &list, NULL, err);
     if (st == OZ_OK && (m->layer_begin < 0 || m->layer_begin >= m->layer_end || m->layer_end > dims.n_layers))
         st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "layers [%lld, %lld) of %lld", (long long)m->layer_begin, (long long)m->layer_end, (long long)dims.n_layers);
-    if (st == OZ_OK) st = surplus_check(ckpt, &list, schemes, oz_arch_dtype(oz_ckpt_config(ckpt)), err);
+    if (st == OZ_OK) st = oz_surplus_check(ckpt, &list, schemes, NULL, err);
     if (st == OZ_OK) st = weights_load(m, ckpt, &list, schemes, err);
+    if (st == OZ_OK) st = kv_load(m, ckpt, err);
     if (st == OZ_OK && !m->headless && (dims.features & OZ_F_TIED)) tied_head_check(ckpt);
     if (st == OZ_OK) st = bufs_new(m, err);
     if (st == OZ_OK) st = route_new(m, err);
@@ -391,6 +417,7 @@ void oz_model_close(oz_model **p) {
     for (int i = 0; i < m->program.n_linears; i++) {
         if (m->program.linears[i].packed) m->ops->packed_free(m->dev, &m->program.linears[i].packed);
         oz_free(m->program.linears[i].module);
+        oz_free(m->program.linears[i].round);
     }
     for (size_t i = 0; i < m->n_vecs; i++) m->ops->mem_free(m->dev, m->vecs[i]);
     for (int i = 0; i < OZ_BUF_COUNT; i++) {
@@ -406,6 +433,8 @@ void oz_model_close(oz_model **p) {
     oz_free(m->vecs);
     oz_free(m->program.linears);
     oz_free(m->schemes);
+    oz_free(m->kv_round);
+    oz_free(m->kv_scales);
     oz_big_free(m->tap_rows);
     oz_free(m->tap_starts);
     oz_free(m->layers);

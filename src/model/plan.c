@@ -6,10 +6,10 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "linear", "rope", "rope_pairs",
+static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "round", "linear", "rope", "rope_pairs",
                                                   "kv_write", "mla_write", "attention", "conv", "scan",  "silu_mul",  "gelu_mul", "scale",  "softcap", "add",      "tap",    "gather",
                                                   "route",    "sort",       "spread",    "grouped",  "combine",  "all_reduce"};
-static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "x16", "ffn16", "qkv", "attn", "out", "gate_up", "ffn", "mixer", "router", "pairs", "rows", "logits"};
+static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "rounded", "x16", "ffn16", "qkv", "attn", "out", "gate_up", "ffn", "mixer", "router", "pairs", "rows", "logits"};
 static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
 const char *oz_op_name(oz_op op) { return op_names[op]; }
 
@@ -73,6 +73,24 @@ static void emit_quantize(oz_model *m, int layer, place src, const int *idx, int
     }
 }
 
+/* Whether two linears round their input alike. */
+static bool same_round(const oz_linear *a, const oz_linear *b) {
+    const oz_round *p = a->round, *q = b->round;
+    if (!p || !q) return p == q;
+    return p->bits == q->bits && p->is_float == q->is_float && p->symmetric == q->symmetric && p->group_size == q->group_size && !p->scales == !q->scales &&
+           (!p->scales || (p->scales[0] == q->scales[0] && p->zeros[0] == q->zeros[0]));
+}
+
+static bool same_input(const oz_linear *a, const oz_linear *b) { return a->form == b->form && same_round(a, b); }
+
+/* Where a linear finds its input: rounding is a step here, just before it, since parts may differ in it. */
+static place emit_input(oz_model *m, int layer, place src, const oz_linear *l, int64_t tok_rows) {
+    if (!l->round) return (place){form_buf(l->form, src.buf), l->form == OZ_FORM_F32 ? src.col : 0};
+    oz_step *s = emit(m, OZ_OP_ROUND, layer);
+    s->dst = OZ_BUF_ROUNDED, s->src = src.buf, s->src_col = src.col, s->n = oz_packed_cols(l->packed), s->tok_rows = tok_rows, s->round = l->round;
+    return in(OZ_BUF_ROUNDED);
+}
+
 /* The products of `slots` with src to dst, side by side. One linear step a run of equal forms. */
 static void emit_linears(oz_model *m, int layer, place dst, place src, const oz_slot *slots, int n_slots) {
     int idx[OZ_MAX_PARTS_LINEAR] = {0};
@@ -81,11 +99,12 @@ static void emit_linears(oz_model *m, int layer, place dst, place src, const oz_
     emit_quantize(m, layer, src, idx, n, 1);
     int64_t col = dst.col;
     for (int i = 0, j; i < n; i = j) {
-        const oz_form f = m->program.linears[idx[i]].form;
+        const oz_linear *first = &m->program.linears[idx[i]];
+        const place from = emit_input(m, layer, src, first, 1);
         oz_step *s = emit(m, OZ_OP_LINEAR, layer);
-        s->dst = dst.buf, s->src = form_buf(f, src.buf), s->src_col = f == OZ_FORM_F32 ? src.col : 0, s->form = f, s->dst_col = col, s->part0 = idx[i];
+        s->dst = dst.buf, s->src = from.buf, s->src_col = from.col, s->form = first->form, s->dst_col = col, s->part0 = idx[i];
         /* parts of one step are neighbours in m->program.linears: the loader adds a layer's modules in the table's order */
-        for (j = i; j < n && m->program.linears[idx[j]].form == f && idx[j] == idx[i] + (j - i); j++) s->n += oz_packed_rows(m->program.linears[idx[j]].packed);
+        for (j = i; j < n && same_input(first, &m->program.linears[idx[j]]) && idx[j] == idx[i] + (j - i); j++) s->n += oz_packed_rows(m->program.linears[idx[j]].packed);
         s->n_parts = j - i;
         col += s->n;
     }
@@ -115,6 +134,10 @@ static void emit_gqa(oz_model *m, int layer, const oz_layer_kind *kind) {
     if (kind->rope >= 0) {
         s = emit(m, OZ_OP_ROPE, layer); /* q and k lie side by side: one step */
         s->dst = s->src = OZ_BUF_QKV, s->n_heads = d->n_heads + d->n_heads_kv, s->n = d->head_dim, s->rope = kind->rope;
+    }
+    for (int i = 0; m->kv_round && i < 2; i++) { /* keys, then values, a scale a head */
+        s = emit(m, OZ_OP_ROUND, layer);
+        s->dst = s->src = OZ_BUF_QKV, s->dst_col = s->src_col = n_q + i * n_kv, s->n = n_kv, s->round = &m->kv_round[2 * layer + i];
     }
     s = emit(m, OZ_OP_KV_WRITE, layer);
     s->src = OZ_BUF_QKV, s->src_col = n_q, s->n = n_kv;
@@ -219,9 +242,10 @@ static void emit_grouped(oz_model *m, int layer, oz_bufid dst, oz_bufid src, con
     for (int i = 0; i < n; i++) {
         const int first = oz_model_slot(m, layer, slots[i]).linear;
         const oz_linear *l = &m->program.linears[first];
+        const place from = emit_input(m, layer, in(src), l, d->top_k);
         oz_step *s = emit(m, OZ_OP_GROUPED, layer);
         s->part0 = first, s->n_parts = (int)d->n_experts, s->form = l->form, s->tok_rows = d->top_k;
-        s->dst = dst, s->dst_col = col, s->src = form_buf(l->form, src), s->n = oz_packed_rows(l->packed);
+        s->dst = dst, s->dst_col = col, s->src = from.buf, s->n = oz_packed_rows(l->packed);
         col += s->n;
     }
 }
@@ -336,6 +360,11 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
         fprintf(out, "%s <- %s, paged KV, %lld heads of %lld", buf_names[s->dst], buf_names[s->src], (long long)s->n_heads, (long long)s->n);
         if (s->window) fprintf(out, ", window %lld", (long long)s->window);
         if (m->program.attn_softcap > 0) fprintf(out, ", scores capped at %g", (double)m->program.attn_softcap);
+        break;
+    case OZ_OP_ROUND:
+        fprintf(out, "%s <- %s[%lld:+%lld], %s%s%d%s", buf_names[s->dst], buf_names[s->src], (long long)s->src_col, (long long)s->n, s->round->scales ? "static " : "", s->round->is_float ? "float" : "int",
+                s->round->bits, s->round->symmetric ? "" : " asymmetric");
+        if (s->round->group_size) fprintf(out, ", groups of %lld", (long long)s->round->group_size);
         break;
     case OZ_OP_KV_WRITE: fprintf(out, "KV <- %s[%lld:+%lld]", buf_names[s->src], (long long)s->src_col, (long long)(2 * s->n)); break;
     case OZ_OP_MLA_WRITE:

@@ -18,7 +18,7 @@ static int64_t share(int64_t n, int rank, int size) { return (n * rank + size - 
 oz_status oz_split_make(oz_split *s, const oz_dims *d, int rank, int size, oz_err *err) {
     OZ_NEED(size == 1 || d->n_experts == 0, err, OZ_E_UNSUPPORTED, "%d ranks: experts are not shared out among ranks yet", size);
     const int64_t kv = d->n_heads_kv, group = d->n_heads / kv;
-    *s = (oz_split){.rank = rank, .size = size, .head_dim = d->head_dim};
+    *s = (oz_split){.rank = rank, .size = size, .head_dim = d->head_dim, .kv_all = kv};
     if (size <= kv) {
         s->kv0 = share(kv, rank, size), s->n_kv = share(kv, rank + 1, size) - s->kv0;
         s->q0 = s->kv0 * group, s->n_q = s->n_kv * group;

@@ -7,52 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/err.h"
-
-/* Element types of stored tensors, safetensors' and GGUF's. A block type stores block_elems values in block_bytes. */
-typedef enum oz_dtype {
-    OZ_DTYPE_F32, OZ_DTYPE_F16, OZ_DTYPE_BF16, OZ_DTYPE_F64, OZ_DTYPE_I8, OZ_DTYPE_U8, OZ_DTYPE_I16, OZ_DTYPE_U16, OZ_DTYPE_I32,
-    OZ_DTYPE_U32, OZ_DTYPE_I64, OZ_DTYPE_U64, OZ_DTYPE_BOOL, OZ_DTYPE_F8_E4M3, OZ_DTYPE_F8_E5M2, OZ_DTYPE_F8_E8M0,
-    OZ_DTYPE_Q8_0, OZ_DTYPE_Q4_0, OZ_DTYPE_Q4_1, OZ_DTYPE_Q5_0, OZ_DTYPE_Q5_1, OZ_DTYPE_Q2_K, OZ_DTYPE_Q3_K, OZ_DTYPE_Q4_K, OZ_DTYPE_Q5_K, OZ_DTYPE_Q6_K,
-    OZ_DTYPE_IQ4_NL, OZ_DTYPE_IQ4_XS, OZ_DTYPE_MXFP4,
-    OZ_DTYPE_COUNT
-} oz_dtype;
-
-typedef struct oz_dtype_info {
-    const char *name;    /* safetensors' spelling ("BF16", "F8_E4M3"), or GGUF's for block types ("Q4_0") */
-    const char *torch;   /* "bfloat16", ... or NULL */
-    bool in_safetensors; /* may stand in a safetensors file */
-    int gguf_type;       /* ggml type id, -1: none */
-    int32_t block_elems, block_bytes;
-} oz_dtype_info;
-const oz_dtype_info *oz_dtype_get(oz_dtype d);
-bool oz_dtype_parse(oz_dtype *out, const char *safetensors_name);
-bool oz_dtype_from_gguf(oz_dtype *out, uint32_t ggml_type);
-/* Bytes of n elements; false on overflow or if a block type does not divide n. */
-bool oz_dtype_bytes(size_t *out, oz_dtype d, int64_t n);
-
-/* Conversions; all round to nearest, ties to even. f32 to e4m3 (E4M3FN) saturates at 448, keeps NaN, makes subnormals. */
-float oz_f32_from_f16(uint16_t h);
-uint16_t oz_f16_from_f32(float f);
-float oz_f32_from_bf16(uint16_t h);
-uint16_t oz_bf16_from_f32(float f);
-float oz_f32_from_e4m3(uint8_t v);
-uint8_t oz_e4m3_from_f32(float f);
-float oz_f32_from_e5m2(uint8_t v);
-/* Any float or integer dtype, block types too (n a multiple of the block). */
-void oz_to_f32(float *dst, oz_dtype d, const void *src, int64_t n);
-void oz_from_f32(void *dst, oz_dtype d, const float *src, int64_t n); /* F32, F16, BF16 only */
-
-/* A GGUF block taken apart, losslessly. value(i) = code(i) * scales[i / group] + offsets[i / group], product and sum each rounded to f32 (the product is
- * exact in all types with offsets); code(i) is codes[i], or codebook[codes[i]] where the type has one. */
-enum { OZ_BLOCK_MAX = 256, OZ_BLOCK_GROUPS = 16 };
-typedef struct oz_block { int8_t codes[OZ_BLOCK_MAX]; float scales[OZ_BLOCK_GROUPS], offsets[OZ_BLOCK_GROUPS]; } oz_block;
-typedef struct oz_block_type {
-    int group;              /* codes that share a scale; 0: no block type */
-    bool has_offsets;
-    const int8_t *codebook; /* [16] or NULL */
-    void (*split)(oz_block *out, const uint8_t *block);
-} oz_block_type;
-const oz_block_type *oz_block_get(oz_dtype d);
+#include "number/dtype.h"
 
 /* How the codes of a weight are stored: a row of the codec table. "Plain" codecs hold their values themselves (GGUF blocks too);
  * the others need a scale and perhaps a zero point beside them. */
@@ -64,8 +19,19 @@ typedef enum oz_codec {
     OZ_CODEC_I4P,    /* int4 as pack-quantized stores it: low nibble first, code + 8 */
     OZ_CODEC_I8P,    /* int8 as pack-quantized stores it: code + 128 */
     OZ_CODEC_F8E4M3, /* float8 e4m3fn, one a byte */
+    OZ_CODEC_I2P, OZ_CODEC_I3P, OZ_CODEC_I5P, OZ_CODEC_I6P, OZ_CODEC_I7P, /* as I4P: a row is one stream of fields, across words */
+    OZ_CODEC_I3W, OZ_CODEC_I5W, OZ_CODEC_I6W, OZ_CODEC_I7W, /* the same before compressed-tensors 0.18: whole fields a word, its top bits empty */
+    OZ_CODEC_I2G, OZ_CODEC_I3G, OZ_CODEC_I4G, OZ_CODEC_I8G, /* GPTQ: transposed, [words, rows]; the streams run down the columns of what is stored */
+    OZ_CODEC_I4A,    /* AWQ "gemm": transposed, [cols, words]; the rows 0,2,4,6,1,3,5,7 of eight in a word */
+    OZ_CODEC_E2M1,   /* float4 e2m1, low nibble first: indices into its codebook */
     OZ_CODEC_COUNT
 } oz_codec;
+
+/* How fields of some bits follow each other in 32-bit words, lowest bits first: without gaps, as many as fit a word, or eight in AWQ's order. */
+typedef enum oz_order { OZ_ORDER_STREAM, OZ_ORDER_WORDS, OZ_ORDER_AWQ } oz_order;
+/* Field i of a stream whose words lie `step` bytes apart. */
+uint32_t oz_field_get(const void *words, int64_t step, int bits, oz_order order, int64_t i);
+int64_t oz_field_words(int bits, oz_order order, int64_t n); /* words that n fields fill */
 
 typedef struct oz_codec_info {
     const char *name;
@@ -75,13 +41,17 @@ typedef struct oz_codec_info {
     bool is_float;      /* codes are floats */
     int32_t code_min, code_max; /* of integer codes */
     /* Codes (not scaled) of columns [col0, col0 + n) of one stored row as f32; plain codecs give the values. */
-    void (*expand)(float *dst, const void *row, int64_t col0, int64_t n);
+    void (*expand)(float *dst, const void *row, int64_t col0, int64_t n); /* NULL: transposed, no row lies in one piece */
+    oz_order order;           /* of packed integers */
+    const int8_t *codebook;   /* [16] or NULL: what a code stands for, in units of `unit` */
+    float unit;
 } oz_codec_info;
 const oz_codec_info *oz_codec_get(oz_codec c);
 bool oz_codec_plain(oz_codec *out, oz_dtype d); /* the plain codec of a tensor's type */
 
 /* A weight as a checkpoint holds it, [rows, cols] row-major; nothing is owned.
- * value(r, c) = (code(r, c) - zero(r, g)) * scale(r, g), g = c / group_size, in f32; plain: value = code. */
+ * value(r, c) = (code(r, c) - zero(r, g)) * scale(r, g), g = c / group_size, in f32; plain: value = code.
+ * Compact is what devices pack: the last part (below) is all zero, and codes are plain, or 4 or 8 bits in rows. oz_weight_slice makes it of any. */
 typedef struct oz_weight {
     oz_codec codec;
     int64_t rows, cols;
@@ -93,14 +63,29 @@ typedef struct oz_weight {
     const void *scales;   /* [rows, n_groups], or one; NULL if plain */
     const int8_t *zeros;  /* [rows, n_groups] or NULL: symmetric */
     int32_t rope_heads;   /* > 0: GGUF's llama order, rows of each of this many heads are interleaved; oz_weight_row undoes it */
+    const int32_t *order; /* [cols] or NULL: stored column i is column order[i] of the weight (groups count stored columns); compact weights alone */
+    /* What others store otherwise. row_bytes of a transposed codec: between rows of what is stored. */
+    bool scales_down;     /* scales [n_groups, rows] */
+    int64_t scale_rows;   /* > 1: rows that share a scale, scales [ceil(rows / scale_rows), n_groups] */
+    float scale_divisor;  /* > 0: scales are divided by it */
+    const void *zero_words; /* zero points as fields of codec's bits: a stream a group that runs over the rows */
+    int64_t zero_word_step, zero_group_step; /* bytes between words of a stream, and between streams */
+    oz_order zero_order;
+    int32_t zero_add;     /* 1: GPTQ's first format stores one less */
+    const int32_t *g_idx; /* [cols] or NULL: the group of each column */
 } oz_weight;
 int64_t oz_weight_groups(const oz_weight *w); /* scales a row: ceil(cols / group_size) */
 /* The stored row that holds logical (Hugging Face order) row r. */
 int64_t oz_weight_stored_row(const oz_weight *w, int64_t r);
 /* Columns [col0, col0+n) of logical row r, dequantized in f32. */
 void oz_weight_row(float *dst, const oz_weight *w, int64_t r, int64_t col0, int64_t n);
+bool oz_weight_is_compact(const oz_weight *w);
+/* Scales and zero points [n_groups] of a stored row. */
+void oz_weight_scales(float *scales, float *zeros, const oz_weight *w, int64_t stored);
+/* Codes (not scaled) of columns [col0, col0 + n) of a stored row. */
+void oz_weight_codes(float *dst, const oz_weight *w, int64_t stored, int64_t col0, int64_t n);
 /* A compact copy (out is not w) of rows [row0, row0 + n_rows), columns [col0, col0 + n_cols), in *mem (oz_big_free). OZ_E_UNSUPPORTED where a group, a
- * block or an interleaved head would be cut. */
+ * block or an interleaved head would be cut. Integers of other layouts become I4P or I8; columns with a g_idx are sorted by it (order). */
 oz_status oz_weight_slice(oz_weight *out, void **mem, const oz_weight *w, int64_t row0, int64_t n_rows, int64_t col0, int64_t n_cols, oz_err *err);
 /* Bytes of the codes, scales and zeros as stored. */
 size_t oz_weight_bytes(const oz_weight *w);
@@ -128,5 +113,16 @@ float oz_act_i8_of(int8_t *q, const float *x, int64_t n, float amax); /* amax of
 float oz_act_e4m3_of(uint8_t *q, const float *x, int64_t n, float amax);
 float oz_act_i8(int8_t *q, const float *x, int64_t n);
 float oz_act_e4m3(uint8_t *q, const float *x, int64_t n);
+
+/* All other ways to quantize activations, to the values that their codes stand for: y = (q - zero) * scale. Static: q = rne(clamp(x / scale + zero)), or
+ * e4m3. Dynamic symmetric: as above, for each group of a row, with 2^(bits - 1) - 1 for 127; asymmetric: scale = (max - min) / (2^bits - 1) with
+ * 0 among them, zero = clamp(rne(least code - min / scale)). */
+typedef struct oz_round {
+    int bits;              /* 2..8; 8 for floats */
+    bool is_float, symmetric;
+    int64_t group_size;    /* columns that share a scale; 0: the row */
+    const float *scales, *zeros; /* static: a group's, or NULL; zeros NULL: 0. Scales NULL: dynamic */
+} oz_round;
+void oz_act_round(float *y, const float *x, int64_t n, const oz_round *q); /* y may be x */
 
 #endif

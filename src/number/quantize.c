@@ -98,3 +98,41 @@ float oz_act_e4m3_of(uint8_t *q, const float *x, int64_t n, float amax) {
 
 float oz_act_i8(int8_t *q, const float *x, int64_t n) { return oz_act_i8_of(q, x, n, oz_act_amax(x, n)); }
 float oz_act_e4m3(uint8_t *q, const float *x, int64_t n) { return oz_act_e4m3_of(q, x, n, oz_act_amax(x, n)); }
+
+static float round_code(float t, const oz_round *q, float lo, float hi) {
+    return q->is_float ? oz_f32_from_e4m3(oz_e4m3_from_f32(t)) : nearbyintf(t < lo ? lo : t > hi ? hi : t);
+}
+
+/* Scale and zero of a group that says them itself; NaN where it holds one or an infinity. */
+static void round_params(float *scale, float *zero, const float *x, int64_t n, const oz_round *q, float lo, float hi) {
+    *zero = 0;
+    if (q->symmetric) {
+        const float amax = oz_act_amax(x, n), least = 1.0f / (448.0f * 512.0f);
+        *scale = amax / (q->is_float ? 448.0f : hi);
+        if (q->is_float && *scale < least) *scale = least;
+        if (*scale == 0) *scale = 1;
+        return;
+    }
+    float min = 0, max = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(x[i])) min = NAN;
+        if (x[i] < min) min = x[i];
+        if (x[i] > max) max = x[i];
+    }
+    *scale = (max - min) / (hi - lo);
+    if (*scale == 0) *scale = 1;
+    const float z = nearbyintf(lo - min / *scale);
+    *zero = z < lo ? lo : z > hi ? hi : z;
+}
+
+void oz_act_round(float *y, const float *x, int64_t n, const oz_round *q) {
+    const int64_t step = q->group_size > 0 ? q->group_size : n;
+    const float hi = (float)((1 << (q->bits - 1)) - 1), lo = q->symmetric && !q->scales ? -hi : -hi - 1;
+    for (int64_t c = 0, g = 0; c < n; c += step, g++) {
+        const int64_t end = c + step < n ? c + step : n;
+        float scale, zero;
+        if (q->scales) scale = q->scales[g], zero = q->zeros ? q->zeros[g] : 0;
+        else round_params(&scale, &zero, x + c, end - c, q, lo, hi);
+        for (int64_t i = c; i < end; i++) y[i] = isfinite(x[i]) && isfinite(scale) ? (round_code(x[i] / scale + zero, q, lo, hi) - zero) * scale : NAN;
+    }
+}

@@ -134,7 +134,7 @@ static oz_status check(job *j, oz_err *err) {
 static oz_status check_kernels(const job *j, oz_err *err) {
     for (size_t i = 0; i < j->q->list.n; i++) {
         const oz_arch_tensor *t = &j->q->list.items[i];
-        const oz_module m = {t->module, t->class_name, t->rows, t->cols};
+        const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
         if (j->q->items[i].quantized) OZ_TRY(oz_scheme_runs(j->cfg->dev, &m, &j->q->scheme, err));
     }
     return OZ_OK;
@@ -413,7 +413,7 @@ static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq 
     OZ_TRY(oz_big_new(&r->codes, (size_t)(t->rows * r->code_row_bytes), t->module, err));
     OZ_TRY(oz_big_new(&r->scales, (size_t)(t->rows * r->scale_row_bytes), t->module, err));
     OZ_TRY(oz_gptq_run(r, g, j->pool, t->module, err));
-    const oz_module m = {t->module, t->class_name, t->rows, t->cols};
+    const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
     OZ_TRY(oz_stream_module(&j->stream, &m, &j->q->scheme, j->q->model_dtype, r->codes, r->scales, err));
     const bool measured = isfinite(r->before) && isfinite(r->after);
     const int64_t n_tok = g->hessian->n_rows;

@@ -15,7 +15,7 @@ typedef oz_quantize_item item;
 
 static bool is_matrix(const oz_arch_tensor *t) { return t && !t->is_bias && t->cols > 0; }
 static bool is_linear(const oz_arch_tensor *t) { return is_matrix(t) && strcmp(t->class_name, "Linear") == 0; }
-static oz_module module_of(const oz_arch_tensor *t) { return (oz_module){t->module, t->class_name, t->rows, t->cols}; }
+static oz_module module_of(const oz_arch_tensor *t) { return (oz_module){t->module, t->class_name, t->rows, t->cols, false}; }
 
 /* ---- planning ---- */
 

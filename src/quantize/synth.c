@@ -81,7 +81,7 @@ static void fill_norm(void *arg, float *dst, int64_t begin, int64_t n) {
 }
 
 /* ---- planning ---- */
-static oz_module module_of(const oz_arch_tensor *t) { return (oz_module){t->module, t->class_name, t->rows, t->cols}; }
+static oz_module module_of(const oz_arch_tensor *t) { return (oz_module){t->module, t->class_name, t->rows, t->cols, false}; }
 
 static bool is_linear(const oz_arch_tensor *t) { return !t->is_bias && strcmp(t->class_name, "Linear") == 0; }
 
@@ -92,7 +92,7 @@ static bool is_quantized(const oz_synth *s, const oz_arch_tensor *t) {
 static oz_status declare(oz_synth *s, const oz_arch_tensor *t, oz_err *err) {
     const oz_scheme *scheme = is_quantized(s, t) ? &s->scheme : &OZ_SCHEME_DENSE;
     const oz_module m = module_of(t);
-    oz_part parts[OZ_MAX_PARTS] = {{NULL, s->dtype, 2, {t->rows, t->cols ? t->cols : 1}}};
+    oz_part parts[OZ_MAX_PARTS] = {{NULL, s->dtype, 2, {t->rows, t->cols ? t->cols : 1}, OZ_PART_CODES, false}};
     int n_parts = 1;
     if (scheme->quantized) {
         OZ_TRY(oz_scheme_check(scheme, &m, err));

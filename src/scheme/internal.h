@@ -39,4 +39,52 @@ json_t *oz_args_write(const oz_args *a); /* null if not present */
 bool oz_args_equal(const oz_args *a, const oz_args *b);
 const char *oz_strategy_name(oz_strategy s);
 
+/* ---- configs (resolve.c, groups.c, foreign.c) ---- */
+typedef struct oz_patterns { oz_pattern *items; bool *used; size_t n; } oz_patterns;
+void oz_patterns_deinit(oz_patterns *p);
+oz_status oz_patterns_parse(oz_patterns *out, const json_t *list, const char *path, const char *key, oz_err *err);
+
+typedef struct oz_group {
+    char *path; /* "quantization_config.config_groups.group_0" */
+    oz_args weights, acts;
+    const char *format;
+    oz_patterns targets;
+    oz_scheme scheme;
+    const char *why_not; /* NULL: it can be run */
+} oz_group;
+
+typedef struct oz_rule { oz_pattern pattern; char *text, *path; bool skip; const json_t *over; } oz_rule; /* of GPTQModel's `dynamic` */
+
+typedef struct oz_config {
+    char *path; /* "quantization_config" */
+    const json_t *json;
+    const oz_findings *f;
+    const struct oz_family *family;
+    /* compressed-tensors */
+    const char *format; /* of the top level; NULL: absent or mixed */
+    oz_group *groups;
+    size_t n_groups;
+    oz_patterns ignore;
+    /* others */
+    oz_scheme base;
+    oz_rule *rules;
+    size_t n_rules;
+    const json_t *excluded; /* modules_to_not_convert: names; by_part: of which any part will do */
+    bool by_part;
+} oz_config;
+
+/* A quant_method. refusal: why it is not read, and what to use. */
+typedef struct oz_family {
+    const char *method;
+    oz_status (*read)(oz_config *c, oz_err *err);
+    oz_status (*module)(oz_scheme *out, oz_config *c, const oz_module *m, oz_err *err);
+    const char *refusal;
+} oz_family;
+const oz_family *oz_family_find(const char *method);
+
+oz_status oz_groups_read(oz_config *c, oz_err *err);
+oz_status oz_groups_module(oz_scheme *out, oz_config *c, const oz_module *m, oz_err *err);
+oz_codec oz_codec_packed(int bits); /* of integers as pack-quantized stores them */
+const char *oz_scheme_display(const oz_scheme *s);
+
 #endif

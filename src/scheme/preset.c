@@ -9,19 +9,19 @@
 const oz_scheme OZ_SCHEME_DENSE = {.name = "dense", .symmetric = true, .format = "dense"};
 
 static const oz_preset PRESETS[] = {
-    {{"W8A8", true, OZ_CODEC_I8, 8, false, 0, false, true, OZ_ACT_I8_TOKEN, "int-quantized"},
+    {{"W8A8", true, OZ_CODEC_I8, 8, false, 0, false, true, OZ_ACT_I8_TOKEN, "int-quantized", .store = OZ_STORE_BYTES},
      "int8 weights, symmetric, one scale an output channel (largest magnitude / 127.5); int8 activations, symmetric, quantized per token while "
      "running (largest magnitude / 127); stored int-quantized, a byte a weight",
      false},
-    {{"W8A16", true, OZ_CODEC_I8P, 8, false, 0, false, true, OZ_ACT_NONE, "pack-quantized"},
+    {{"W8A16", true, OZ_CODEC_I8P, 8, false, 0, false, true, OZ_ACT_NONE, "pack-quantized", .store = OZ_STORE_PACKED},
      "int8 weights, symmetric, one scale an output channel (largest magnitude / 127.5); activations are not quantized; stored pack-quantized, "
      "four weights in an int32. llm-compressor 0.16 and later mean groups of 128 by this name",
      false},
-    {{"FP8_DYNAMIC", true, OZ_CODEC_F8E4M3, 8, true, 0, false, true, OZ_ACT_F8_TOKEN, "float-quantized"},
+    {{"FP8_DYNAMIC", true, OZ_CODEC_F8E4M3, 8, true, 0, false, true, OZ_ACT_F8_TOKEN, "float-quantized", .store = OZ_STORE_BYTES},
      "float8 e4m3 weights, symmetric, one scale an output channel (largest magnitude / 448); float8 e4m3 activations, quantized per token while "
      "running; stored float-quantized, a byte a weight",
      false},
-    {{"W4A16", true, OZ_CODEC_I4P, 4, false, 128, false, true, OZ_ACT_NONE, "pack-quantized"},
+    {{"W4A16", true, OZ_CODEC_I4P, 4, false, 128, false, true, OZ_ACT_NONE, "pack-quantized", .store = OZ_STORE_PACKED},
      "int4 weights, symmetric, one scale a group of --group-size inputs of an output channel, 128 by default (largest magnitude / 7.5); "
      "activations are not quantized; stored pack-quantized, eight weights in an int32",
      true},
@@ -60,22 +60,6 @@ json_t *oz_scheme_config(const oz_scheme *s, const char *const *ignore, size_t n
     json_object_set_new(config, "transform_config", json_object());
     json_object_set_new(config, "version", json_string("0.18.0")); /* the version whose layout this is */
     return config;
-}
-
-int oz_scheme_parts(oz_part parts[OZ_MAX_PARTS], const oz_scheme *s, int64_t rows, int64_t cols, oz_dtype model_dtype) {
-    if (!s->quantized) {
-        parts[0] = (oz_part){".weight", model_dtype, 2, {rows, cols}};
-        return 1;
-    }
-    const oz_codec_info *codec = oz_codec_get(s->codec);
-    const int64_t elems = oz_codec_row_bytes(s->codec, cols) / oz_dtype_get(codec->dtype)->block_bytes;
-    const bool packed = codec->dtype == OZ_DTYPE_I32;
-    parts[0] = (oz_part){packed ? ".weight_packed" : ".weight", codec->dtype, 2, {rows, elems}};
-    if (s->per_tensor) parts[1] = (oz_part){".weight_scale", model_dtype, 1, {1}};
-    else parts[1] = (oz_part){".weight_scale", model_dtype, 2, {rows, s->group_size > 0 ? (cols + s->group_size - 1) / s->group_size : 1}};
-    if (!packed) return 2;
-    parts[2] = (oz_part){".weight_shape", OZ_DTYPE_I64, 1, {2}};
-    return 3;
 }
 
 int64_t oz_group_size_usual(size_t i) {

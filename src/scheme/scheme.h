@@ -8,7 +8,14 @@
 #include "checkpoint/checkpoint.h"
 #include "number/number.h"
 
-typedef enum oz_act { OZ_ACT_NONE, OZ_ACT_I8_TOKEN, OZ_ACT_F8_TOKEN, OZ_ACT_COUNT } oz_act; /* dynamic, symmetric, per token */
+/* Activations: as they are; dynamic, symmetric, per token of int8 or float8, which products take as codes; any other way, rounded to values. */
+typedef enum oz_act { OZ_ACT_NONE, OZ_ACT_I8_TOKEN, OZ_ACT_F8_TOKEN, OZ_ACT_VALUES, OZ_ACT_COUNT } oz_act;
+
+/* What a module's tensors are called and how they lie: a row of a table (store.c). */
+typedef enum oz_store {
+    OZ_STORE_BYTES, OZ_STORE_PACKED, OZ_STORE_NVFP4, OZ_STORE_MXFP4, OZ_STORE_MXFP8, /* compressed-tensors */
+    OZ_STORE_GPTQ, OZ_STORE_AWQ, OZ_STORE_FP8_BLOCK, OZ_STORE_COUNT
+} oz_store;
 
 typedef struct oz_scheme {
     const char *name;     /* of the preset with this meaning, or "dense"; for display */
@@ -21,6 +28,14 @@ typedef struct oz_scheme {
     bool symmetric;
     oz_act act;
     const char *format;   /* compressed-tensors: "int-quantized", "pack-quantized", "float-quantized", "naive-quantized" */
+    oz_store store;
+    /* Zero in all that is written here. */
+    int64_t block_rows;   /* > 0: blocks of so many rows and group_size columns share a scale */
+    bool column_order;    /* columns are in groups by a stored index */
+    bool static_input;    /* of ACT_VALUES: the scale is stored */
+    oz_round input;       /* of ACT_VALUES, without scales */
+    bool old_layout;      /* of its writer's first version: pack-quantized of 3, 5, 6, 7 bits may have whole fields a word; GPTQ stores zero - 1 */
+    bool unknown;         /* its config has errors (findings); nothing can be said of its tensors */
 } oz_scheme;
 extern const oz_scheme OZ_SCHEME_DENSE;
 
@@ -30,20 +45,33 @@ size_t oz_preset_count(void);
 const oz_preset *oz_preset_at(size_t i);
 const oz_preset *oz_preset_find(const char *name);
 
-typedef struct oz_module { const char *name; const char *class_name; int64_t rows, cols; } oz_module; /* no ".weight" */
+typedef struct oz_module { const char *name; const char *class_name; int64_t rows, cols; bool stored; /* oz_scheme_is_stored */ } oz_module; /* no ".weight" */
+
+/* The rules go on after an error where someone takes what they find; else the first one ends them. */
+typedef struct oz_findings { void (*add)(void *arg, bool is_error, const char *text); void *arg; } oz_findings;
+/* st is passed on without findings; else err goes to them and all is well. */
+oz_status oz_found(const oz_findings *f, oz_status st, oz_err *err);
 
 /* A target or ignore pattern: exact name, class name, or "re:" regular expression anchored at the start (Python's re.match). */
 oz_status oz_pattern_match(bool *hit, const char *pattern, const oz_module *m, oz_err *err);
 
 /* config: the whole config.json. Fills schemes[n] (dense where none applies). Errors carry the JSON path or the module's name. */
 oz_status oz_scheme_resolve(oz_scheme *schemes, const json_t *config, const oz_module *modules, size_t n, oz_err *err);
+oz_status oz_scheme_resolve_all(oz_scheme *schemes, const json_t *config, const oz_module *modules, size_t n, const oz_findings *f, oz_err *err);
+/* kv_cache_scheme: keys (after their rotation) and values are rounded to float8 with stored scales, one, or one a head. */
+typedef struct oz_kv_scheme { bool quantized, per_head; } oz_kv_scheme;
+oz_status oz_scheme_kv(oz_kv_scheme *out, const json_t *config, oz_err *err);
+/* k and v [n_heads_kv], of the attention module `name` ("model.layers.0.self_attn"). Both missing: 1, and false in *stored. */
+oz_status oz_scheme_bind_kv(float *k, float *v, bool *stored, const oz_ckpt *c, const char *name, const oz_kv_scheme *s, int64_t n_heads_kv, oz_err *err);
+bool oz_scheme_is_kv(const char *tensor); /* a name that scales of the cache have */
 
 /* quantization_config for writing: one group for `scheme` with targets ["Linear"], ignore = names left dense. New reference. */
 json_t *oz_scheme_config(const oz_scheme *scheme, const char *const *ignore, size_t n_ignore);
 
 /* The tensors that a module under a scheme is stored as. */
-typedef struct oz_part { const char *suffix; /* ".weight_scale" */ oz_dtype dtype; int n_dims; int64_t dims[2]; } oz_part;
-enum { OZ_MAX_PARTS = 4 };
+typedef enum oz_part_kind { OZ_PART_CODES, OZ_PART_SCALE, OZ_PART_SHAPE, OZ_PART_ZERO, OZ_PART_G_IDX, OZ_PART_DIVISOR, OZ_PART_INPUT_SCALE, OZ_PART_INPUT_ZERO } oz_part_kind;
+typedef struct oz_part { const char *suffix; /* ".weight_scale" */ oz_dtype dtype; int n_dims; int64_t dims[2]; oz_part_kind kind; bool optional; } oz_part;
+enum { OZ_MAX_PARTS = 8 };
 /* model_dtype: BF16, F16 or F32: of the scales and of a dense weight. Returns how many parts. */
 int oz_scheme_parts(oz_part parts[OZ_MAX_PARTS], const oz_scheme *s, int64_t rows, int64_t cols, oz_dtype model_dtype);
 /* OZ_E_ARG if the group size does not divide cols: names module, cols and the usual group sizes that do. */
@@ -52,6 +80,10 @@ int64_t oz_group_size_usual(size_t i); /* group sizes that kernels run, ascendin
 /* Finds the module's tensors and makes the view; missing, wrong dtype or shape: an error with tensor, expected, found and file.
  * Scales are checked: finite and > 0 (formats.md 11.4). */
 oz_status oz_scheme_bind(oz_weight *out, const oz_ckpt *c, const oz_module *m, const oz_scheme *s, oz_err *err);
+/* The same rules, all of them. */
+oz_status oz_scheme_bind_all(oz_weight *out, const oz_ckpt *c, const oz_module *m, const oz_scheme *s, const oz_findings *f, oz_err *err);
+/* The stored scale and zero point of a static input (1, 0 where it is not static). */
+oz_status oz_scheme_bind_input(float *scale, float *zero, const oz_ckpt *c, const oz_module *m, const oz_scheme *s, oz_err *err);
 /* Whether the checkpoint keeps anything for the module but a dense weight and a bias. */
 bool oz_scheme_is_stored(const oz_ckpt *c, const oz_module *m);
 /* Drops the pages of the module's tensors. */

@@ -7,10 +7,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     static const oz_module modules[] = {
-        {"model.embed_tokens", "Embedding", 16, 32},
-        {"model.layers.0.self_attn.q_proj", "Linear", 32, 32},
-        {"model.layers.0.mlp.down_proj", "Linear", 32, 96},
-        {"lm_head", "Linear", 16, 32},
+        {"model.embed_tokens", "Embedding", 16, 32, false},
+        {"model.layers.0.self_attn.q_proj", "Linear", 32, 32, true},
+        {"model.layers.0.mlp.down_proj", "Linear", 32, 96, true},
+        {"lm_head", "Linear", 16, 32, false},
     };
     enum { N = sizeof modules / sizeof *modules };
     oz_scheme schemes[N];

@@ -63,7 +63,7 @@ static void product(double *out, const oz_ckpt *c, const char *module, int64_t r
     oz_err err = {0};
     oz_weight w;
     float row[FFN];
-    must(oz_scheme_bind(&w, c, &(oz_module){module, "Linear", rows, cols}, &OZ_SCHEME_DENSE, &err), &err);
+    must(oz_scheme_bind(&w, c, &(oz_module){module, "Linear", rows, cols, false}, &OZ_SCHEME_DENSE, &err), &err);
     for (int64_t r = 0; r < rows; r++) {
         oz_weight_row(row, &w, r, 0, cols);
         out[r] = 0;

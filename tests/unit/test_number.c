@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "base/mem.h"
 #include "number/number.h"
 
 static float float_of(uint32_t u) {
@@ -134,7 +135,7 @@ static void test_dtype_table(void **state) {
     for (int i = 0; i < OZ_CODEC_COUNT; i++) {
         const oz_codec_info *c = oz_codec_get((oz_codec)i);
         assert_non_null(c->name);
-        assert_non_null(c->expand);
+        assert_true(c->expand || c->dtype == OZ_DTYPE_I32); /* without: transposed */
     }
 }
 
@@ -222,6 +223,57 @@ static void test_packed_codes(void **state) {
     assert_int_equal(oz_codec_row_bytes(OZ_CODEC_I8, 5), 5);
     assert_int_equal(oz_codec_row_bytes(OZ_CODEC_BF16, 5), 10);
     assert_int_equal(oz_codec_row_bytes(OZ_CODEC_Q4_1, 64), 40);
+}
+
+/* Vectors of the formats' own packers. */
+static void test_fields(void **state) {
+    const uint32_t dense[] = {0x88FAC688, 0xC688FAC6, 0xFAC688FA}, words[] = {0x08FAC688, 0x1A23EB1A, 0x2C688FAC, 0x0000003E}, awq = 0x75316420, q4 = 0xFED98710;
+    const int q4_values[] = {-8, -7, -1, 0, 1, 5, 6, 7};
+    float got[32];
+    assert_int_equal(oz_codec_row_bytes(OZ_CODEC_I3P, 32), 12);
+    assert_int_equal(oz_codec_row_bytes(OZ_CODEC_I3W, 32), 16);
+    oz_codec_get(OZ_CODEC_I3P)->expand(got, dense, 0, 32);
+    for (int i = 0; i < 32; i++) assert_true(got[i] == (float)(i % 8 - 4));
+    oz_codec_get(OZ_CODEC_I3W)->expand(got, words, 0, 32);
+    for (int i = 0; i < 32; i++) assert_true(got[i] == (float)(i % 8 - 4));
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(oz_field_get(&awq, 4, 4, OZ_ORDER_AWQ, i), i);
+        assert_int_equal((int)oz_field_get(&q4, 4, 4, OZ_ORDER_STREAM, i) - 8, q4_values[i]);
+    }
+    const uint32_t apart[] = {dense[0], 0, dense[1], 0, dense[2], 0}; /* words of one stream beside those of another */
+    for (int i = 0; i < 32; i++) assert_int_equal(oz_field_get(apart, 8, 3, OZ_ORDER_STREAM, i), i % 8);
+}
+
+/* NVFP4 by hand: code 7 is 6, code 9 is -0.5; scale 2 over a global divisor of 4. */
+static void test_e2m1(void **state) {
+    const uint8_t codes[8] = {0x97}, scale = 0x40; /* 2 in e4m3 */
+    oz_weight w = {.codec = OZ_CODEC_E2M1, .rows = 1, .cols = 16, .codes = codes, .row_bytes = 8, .group_size = 16, .scale_dtype = OZ_DTYPE_F8_E4M3, .scales = &scale, .scale_divisor = 4}, c;
+    float row[16];
+    void *mem;
+    oz_weight_row(row, &w, 0, 0, 16);
+    assert_true(row[0] == 3 && row[1] == -0.25f && row[2] == 0);
+    assert_int_equal(oz_weight_slice(&c, &mem, &w, 0, 1, 0, 16, NULL), OZ_OK);
+    oz_weight_row(row, &c, 0, 0, 16);
+    assert_true(oz_weight_is_compact(&c) && row[0] == 3 && row[1] == -0.25f && row[2] == 0);
+    oz_big_free(mem);
+}
+
+static void test_act_round(void **state) {
+    const float x[] = {1, -2, 0.5f, 0, 100, -50, 3, 7}, scale = 0.5f, zero = -3;
+    float y[8];
+    oz_act_round(y, x, 8, &(oz_round){8, false, true, 0, &scale, NULL});
+    assert_true(y[0] == 1 && y[1] == -2 && y[4] == 63.5f && y[5] == -50); /* 200 is cut at 127 */
+    oz_act_round(y, x, 8, &(oz_round){8, false, false, 0, &scale, &zero});
+    assert_true(y[0] == 1 && y[4] == 65 && y[5] == -50); /* codes -128..127 stand for -62.5..65 */
+    oz_act_round(y, x, 8, &(oz_round){8, false, true, 4, NULL, NULL});
+    assert_true(y[1] == -2 && y[4] == 100 && fabsf(y[0] - 1) <= 1 / 127.0f && fabsf(y[6] - 3) <= 50 / 127.0f);
+    oz_act_round(y, x, 4, &(oz_round){8, false, false, 0, NULL, NULL});
+    assert_true(y[3] == 0 && fabsf(y[0] - 1) <= 1.5f / 255 && fabsf(y[1] + 2) <= 1.5f / 255);
+    oz_act_round(y, x, 8, &(oz_round){8, true, true, 0, NULL, NULL});
+    assert_true(y[4] == 100 && y[3] == 0);
+    const float bad[] = {1, NAN};
+    oz_act_round(y, bad, 2, &(oz_round){8, false, true, 0, NULL, NULL});
+    assert_true(isnan(y[0]) && isnan(y[1])); /* the scale is the row's */
 }
 
 static void test_scales_and_zeros(void **state) {
@@ -368,7 +420,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_widen_exhaustive), cmocka_unit_test(test_narrow_against_table), cmocka_unit_test(test_dtype_table),
         cmocka_unit_test(test_arrays), cmocka_unit_test(test_gguf_blocks), cmocka_unit_test(test_gguf_super_blocks), cmocka_unit_test(test_packed_codes),
-        cmocka_unit_test(test_scales_and_zeros), cmocka_unit_test(test_rope_rows), cmocka_unit_test(test_rtn_example),
+        cmocka_unit_test(test_fields), cmocka_unit_test(test_e2m1), cmocka_unit_test(test_act_round), cmocka_unit_test(test_scales_and_zeros), cmocka_unit_test(test_rope_rows), cmocka_unit_test(test_rtn_example),
         cmocka_unit_test(test_codes), cmocka_unit_test(test_rtn_groups_and_edges), cmocka_unit_test(test_activations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,7 +108,7 @@ static oz_scheme *resolve(const oz_ckpt *c, const oz_arch_list *list) {
     oz_err err = {0};
     oz_module *m = oz_alloc_array(list->n, sizeof *m);
     oz_scheme *s = oz_alloc_array(list->n, sizeof *s);
-    for (size_t i = 0; i < list->n; i++) m[i] = (oz_module){list->items[i].module, list->items[i].class_name, list->items[i].rows, list->items[i].cols};
+    for (size_t i = 0; i < list->n; i++) m[i] = (oz_module){list->items[i].module, list->items[i].class_name, list->items[i].rows, list->items[i].cols, false};
     must(oz_scheme_resolve(s, oz_ckpt_config(c), m, list->n, &err), &err);
     oz_free(m);
     return s;
@@ -129,8 +129,8 @@ static int compare(const oz_ckpt *src, const oz_ckpt *out) {
             assert_true(a && b && a->n_bytes == b->n_bytes && a->dtype == b->dtype && memcmp(a->data, b->data, a->n_bytes) == 0);
             continue;
         }
-        const oz_module m = {t->module, t->class_name, t->rows, t->cols};
-        const oz_module from = {oz_ckpt_find(src, t->name) ? t->module : "model.embed_tokens", t->class_name, t->rows, t->cols};
+        const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
+        const oz_module from = {oz_ckpt_find(src, t->name) ? t->module : "model.embed_tokens", t->class_name, t->rows, t->cols, false};
         const oz_scheme s = schemes[i];
         oz_weight a, b;
         must(oz_scheme_bind(&a, src, &from, &OZ_SCHEME_DENSE, &err), &err);
@@ -259,7 +259,7 @@ static void test_gguf(void **state) {
     for (size_t k = 0; k < list.n; k++) {
         const oz_arch_tensor *t = &list.items[k];
         if (strcmp(t->class_name, "Linear") != 0 || t->is_bias) continue;
-        const oz_module m = {t->module, t->class_name, t->rows, t->cols};
+        const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
         oz_weight a, b;
         must(oz_scheme_bind(&a, src, &m, &OZ_SCHEME_DENSE, &err), &err);
         must(oz_scheme_bind(&b, out, &m, &schemes[k], &err), &err);
@@ -313,7 +313,7 @@ static void test_gguf_source(void **state) {
     oz_err err = {0};
     oz_ckpt *src;
     oz_quantize_cfg cfg = cfg_of("W8A8", 0);
-    const oz_module q_proj = {"model.layers.1.self_attn.q_proj", "Linear", 32, 256};
+    const oz_module q_proj = {"model.layers.1.self_attn.q_proj", "Linear", 32, 256, false};
     oz_weight w;
     must(oz_ckpt_open(&src, "tests/golden/gguf/types.gguf", &err), &err);
     must(oz_scheme_bind(&w, src, &q_proj, &OZ_SCHEME_DENSE, &err), &err);

@@ -1,4 +1,4 @@
-/* Checkpoints that compressed-tensors wrote: each module's weight is what the library dequantizes, and the forward pass gives its logits. */
+/* Checkpoints that others wrote: each module's weight is what their definition dequantizes, whole and as devices pack it, and the forward pass gives its logits. */
 #include "files.h"
 #include <math.h>
 #include "base/mem.h"
@@ -18,6 +18,31 @@ static oz_ckpt *open_golden(const char *name, const char *part) {
     return c;
 }
 
+/* What devices pack of it: the same values, columns by group where they have an index; and a part of it. */
+static void check_compact(const oz_weight *w, const float *want) {
+    oz_err err = {0};
+    oz_weight all, part;
+    void *mem, *mem2 = NULL;
+    float row[512];
+    must(oz_weight_slice(&all, &mem, w, 0, w->rows, 0, w->cols, &err), &err);
+    assert_true(oz_weight_is_compact(&all));
+    assert_true((w->g_idx != NULL) == (all.order != NULL));
+    for (int64_t r = 0; r < w->rows; r++) {
+        oz_weight_row(row, &all, r, 0, w->cols);
+        for (int64_t c = 0; c < w->cols; c++) assert_true(row[c] == want[r * w->cols + (all.order ? all.order[c] : c)]);
+    }
+    if (w->group_size < w->cols) {
+        const oz_status st = oz_weight_slice(&part, &mem2, w, 8, 16, w->group_size, w->group_size, &err);
+        assert_true((st == OZ_OK) == (w->g_idx == NULL));
+        for (int64_t r = 0; st == OZ_OK && r < 16; r++) {
+            oz_weight_row(row, &part, r, 0, part.cols);
+            assert_memory_equal(row, want + (8 + r) * w->cols + w->group_size, (size_t)part.cols * 4);
+        }
+    }
+    oz_big_free(mem);
+    oz_big_free(mem2);
+}
+
 static void test_weights(void **state) {
     static const struct { const char *folder, *module, *scheme, *format; } cases[] = {
         {"w8a16-int8-naive", "model.layers.0.self_attn.k_proj", "W8A16", "int-quantized"},
@@ -29,6 +54,14 @@ static void test_weights(void **state) {
         {"target-precedence", "model.layers.0.self_attn.q_proj", "W8A8", "int-quantized"}, /* by its name, then by expression, then by class */
         {"target-precedence", "model.layers.0.self_attn.k_proj", "W4A16", "pack-quantized"},
         {"target-precedence", "model.layers.1.mlp.down_proj", "W8A16", "pack-quantized"},
+        {"w4a16-g128-asym", "model.layers.0.self_attn.k_proj", "W4A16_ASYM", "pack-quantized"},
+        {"w4a16-g128-asym", "model.layers.1.mlp.down_proj", "W4A16_ASYM", "pack-quantized"},
+        {"gptq-v1-desc-act", "model.layers.0.self_attn.k_proj", "W4A16_ASYM", "gptq"},
+        {"gptq-v1-desc-act", "model.layers.1.mlp.down_proj", "W4A16_ASYM", "gptq"},
+        {"awq-gemm", "model.layers.1.mlp.down_proj", "W4A16_ASYM", "awq"},
+        {"fp8-native-block", "model.layers.0.self_attn.k_proj", "FP8_BLOCK", "fp8"},
+        {"fp8-native-block", "model.layers.1.mlp.down_proj", "FP8_BLOCK", "fp8"},
+        {"fp8-static", "model.layers.1.mlp.down_proj", "FP8", "float-quantized"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         oz_err err = {0};
@@ -39,7 +72,7 @@ static void test_weights(void **state) {
         snprintf(name, sizeof name, "dequantized.%s", cases[i].module);
         const oz_tensor *want = oz_ckpt_find(golden, name);
         assert_non_null(want);
-        const oz_module m = {cases[i].module, "Linear", want->dims[0], want->dims[1]};
+        const oz_module m = {cases[i].module, "Linear", want->dims[0], want->dims[1], true};
         must(oz_scheme_resolve(&s, oz_ckpt_config(c), &m, 1, &err), &err);
         assert_string_equal(s.name, cases[i].scheme);
         assert_string_equal(s.format, cases[i].format);
@@ -49,13 +82,15 @@ static void test_weights(void **state) {
             oz_weight_row(row, &w, r, 0, m.cols);
             assert_memory_equal(row, (const char *)want->data + r * m.cols * 4, (size_t)m.cols * 4);
         }
+        check_compact(&w, (const float *)want->data);
         oz_ckpt_close(&c);
         oz_ckpt_close(&golden);
     }
 }
 
 static void test_logits(void **state) {
-    static const char *const folders[] = {"w8a16-int8-naive", "fp8-dynamic", "w4a16-g128", "target-precedence"};
+    static const char *const folders[] = {"w8a16-int8-naive", "fp8-dynamic", "w4a16-g128", "target-precedence", "w4a16-g128-asym", "gptq-v1-desc-act", "awq-gemm",
+                                          "fp8-native-block", "fp8-static", "kv-cache-fp8"};
     static const int32_t blocks[] = {0, 1, 2, 3};
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         oz_err err = {0};

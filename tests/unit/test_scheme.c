@@ -7,9 +7,9 @@
 
 #define L0 "model.layers.0."
 static const oz_module MODULES[] = {
-    {"model.embed_tokens", "Embedding", 16, 32}, {L0 "self_attn.q_proj", "Linear", 32, 32}, {L0 "self_attn.k_proj", "Linear", 16, 32},
-    {L0 "self_attn.v_proj", "Linear", 16, 32},   {L0 "self_attn.o_proj", "Linear", 32, 32}, {L0 "mlp.gate_proj", "Linear", 64, 32},
-    {L0 "mlp.up_proj", "Linear", 64, 32},        {L0 "mlp.down_proj", "Linear", 32, 64},    {"lm_head", "Linear", 16, 32},
+    {"model.embed_tokens", "Embedding", 16, 32, false}, {L0 "self_attn.q_proj", "Linear", 32, 32, false}, {L0 "self_attn.k_proj", "Linear", 16, 32, false},
+    {L0 "self_attn.v_proj", "Linear", 16, 32, false},   {L0 "self_attn.o_proj", "Linear", 32, 32, false}, {L0 "mlp.gate_proj", "Linear", 64, 32, false},
+    {L0 "mlp.up_proj", "Linear", 64, 32, false},        {L0 "mlp.down_proj", "Linear", 32, 64, false},    {"lm_head", "Linear", 16, 32, false},
 };
 enum { EMBED, Q, K, V, O, GATE, UP, DOWN, HEAD, N_MODULES };
 
@@ -43,6 +43,54 @@ static void expect_error(const char *text, oz_status code, const char *words) {
     oz_status st = resolve(s, text, &err);
     if (st != code) fail_msg("status %d, expected %d (%s) for %s", st, code, err.msg, text);
     test_contains(err.msg, words);
+}
+
+/* What others store otherwise: what becomes of it, by field. */
+static void test_meanings(void **state) {
+    oz_scheme s[N_MODULES];
+    expect_ok(s, ONE("{\"num_bits\":4,\"symmetric\":false,\"group_size\":32}", "null"));
+    assert_true(!s[Q].symmetric && s[Q].store == OZ_STORE_PACKED && s[Q].act == OZ_ACT_NONE && strcmp(s[Q].name, "W4A16_ASYM") == 0);
+    expect_ok(s, ONE("{\"num_bits\":4,\"group_size\":32,\"actorder\":true}", "null"));
+    assert_true(s[Q].column_order && s[Q].group_size == 32);
+    expect_ok(s, ONE("{\"type\":\"float\",\"strategy\":\"block\",\"block_structure\":\"128x64\"}", "null"));
+    assert_true(s[Q].block_rows == 128 && s[Q].group_size == 64 && s[Q].codec == OZ_CODEC_F8E4M3);
+    expect_ok(s, ONE("{\"type\":\"float\",\"strategy\":\"tensor\"}", "{\"type\":\"float\"}"));
+    assert_true(s[Q].static_input && s[Q].act == OZ_ACT_VALUES && s[Q].input.is_float && s[Q].per_tensor);
+    expect_ok(s, ONE("{\"num_bits\":3,\"group_size\":32}", "null"));
+    assert_true(s[Q].codec == OZ_CODEC_I3P && s[Q].bits == 3);
+    expect_ok(s, ONE(W4, A8));
+    assert_true(s[Q].codec == OZ_CODEC_I8 && s[Q].bits == 4 && s[Q].act == OZ_ACT_VALUES && !s[Q].input.is_float && strcmp(s[Q].format, "int-quantized") == 0);
+    expect_ok(s, ONE(W8, AF8));
+    assert_true(s[Q].act == OZ_ACT_VALUES && s[Q].input.is_float);
+    expect_ok(s, ONE("{\"type\":\"float\",\"num_bits\":4,\"strategy\":\"tensor_group\",\"group_size\":16}", "null"));
+    assert_true(s[Q].store == OZ_STORE_NVFP4 && s[Q].codec == OZ_CODEC_E2M1);
+    expect_ok(s, ONE("{\"type\":\"float\",\"num_bits\":4,\"group_size\":32}", "null"));
+    assert_int_equal(s[Q].store, OZ_STORE_MXFP4);
+    expect_ok(s, ONE("{\"type\":\"float\",\"group_size\":32,\"scale_dtype\":\"torch.uint8\"}", "null"));
+    assert_int_equal(s[Q].store, OZ_STORE_MXFP8);
+}
+
+static int n_found;
+static void count_found(void *arg, bool is_error, const char *text) {
+    (void)text;
+    n_found += is_error;
+    *(bool *)arg |= !is_error;
+}
+
+/* With someone to take findings, rules go on: both groups' errors, and what is unknown says so. */
+static void test_findings(void **state) {
+    oz_scheme s[N_MODULES];
+    oz_err err = {0};
+    bool warned = false;
+    json_t *config;
+    const char *text = TOP("\"a\":{\"targets\":[\"re:.*q_proj\"],\"weights\":{\"num_bits\":9}},\"b\":{\"targets\":[\"re:.*k_proj\"],\"weights\":{\"num_bits\":1}},"
+                           "\"c\":{\"targets\":[\"nothing\"],\"weights\":" W8 "}", ",\"kv_cache_scheme\":{\"num_bits\":8,\"type\":\"int\"}");
+    assert_int_equal(oz_json_parse(&config, text, strlen(text), "test", NULL), OZ_OK);
+    const oz_findings f = {count_found, &warned};
+    assert_int_equal(oz_scheme_resolve_all(s, config, MODULES, N_MODULES, &f, &err), OZ_OK);
+    assert_int_equal(n_found, 3);
+    assert_true(warned && s[Q].unknown && s[K].unknown && !s[V].unknown);
+    json_decref(config);
 }
 
 static void test_presets(void **state) {
@@ -175,7 +223,7 @@ static void test_resolve_refuses(void **state) {
         {TOP("", ",\"transform_config\":{\"config_groups\":{\"v\":{\"apply\":[{\"location\":\"input\"}]}}}"), OZ_E_UNSUPPORTED, "quantization_config.transform_config"},
         {TOP("", ",\"transform_config\":{\"config_groups\":{\"v\":{\"apply\":{\"location\":\"input\"}}}}"), OZ_E_FORMAT, "quantization_config.transform_config"},
         {TOP("", ",\"kv_cache_scheme\":{\"num_bits\":8,\"type\":\"float\",\"dynamic\":true}"), OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme.dynamic"},
-        {TOP("", ",\"kv_cache_scheme\":{\"num_bits\":8,\"type\":\"float\"}"), OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme"},
+        {TOP("", ",\"kv_cache_scheme\":{\"num_bits\":8,\"type\":\"int\"}"), OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme"},
         {TOP("", ",\"ignore\":[3]"), OZ_E_FORMAT, "quantization_config.ignore[0]"},
         {TOP("", ",\"ignore\":[\"re:(\"]"), OZ_E_FORMAT, "quantization_config.ignore[0]"},
         {TOP("\"group_0\":" GROUP("[\"re:.*(q_proj\",\"Linear\"]", W8, A8), ""), OZ_E_FORMAT, G0 "targets[0]"},
@@ -202,14 +250,12 @@ static void test_resolve_refuses(void **state) {
         {ONE("{\"strategy\":\"block\"}", "null"), OZ_E_FORMAT, G0 "weights.block_structure"},
         {ONE("{\"dynamic\":true}", "null"), OZ_E_FORMAT, G0 "weights.dynamic"},
         /* legal, not run: the module, the scheme and the reason */
-        {ONE("{\"num_bits\":4,\"symmetric\":false,\"group_size\":32}", "null"), OZ_E_UNSUPPORTED, L0 "self_attn.q_proj: scheme int4 asymmetric group 32, pack-quantized"},
-        {ONE("{\"num_bits\":4,\"group_size\":32,\"actorder\":true}", "null"), OZ_E_UNSUPPORTED, "actorder"},
-        {ONE("{\"type\":\"float\",\"strategy\":\"block\",\"block_structure\":[128,128]}", "null"), OZ_E_UNSUPPORTED, "block 128x128"},
-        {ONE("{\"type\":\"float\",\"strategy\":\"block\",\"block_structure\":\"128x64\"}", "null"), OZ_E_UNSUPPORTED, "block 128x64"},
-        {ONE("{\"type\":\"float\",\"strategy\":\"tensor\"}", "{\"type\":\"float\"}"), OZ_E_UNSUPPORTED, "static float8 activations"},
-        {ONE("{\"num_bits\":3,\"group_size\":32}", "null"), OZ_E_UNSUPPORTED, "int3"},
-        {ONE(W4, A8), OZ_E_UNSUPPORTED, "int4"},
-        {ONE(W8, AF8), OZ_E_UNSUPPORTED, "float8 activations"},
+        {ONE("{\"type\":\"float\",\"symmetric\":false,\"strategy\":\"channel\"}", "null"), OZ_E_UNSUPPORTED, L0 "self_attn.q_proj: scheme float8 asymmetric channel, naive-quantized"},
+        {ONE("{\"strategy\":\"block\",\"block_structure\":[128,128]}", "null"), OZ_E_UNSUPPORTED, "block 128x128"},
+        {ONE("{\"type\":\"float\",\"num_bits\":4,\"strategy\":\"tensor_group\",\"group_size\":16}", A8), OZ_E_UNSUPPORTED, "quantized activations with NVFP4"},
+        {ONE("{\"type\":\"float\",\"num_bits\":6,\"group_size\":32}", "null"), OZ_E_UNSUPPORTED, "this format"},
+        {ONE(W8, "{\"dynamic\":true}"), OZ_E_UNSUPPORTED, "one dynamic scale for all tokens"},
+        {ONE(W8, "{\"type\":\"float\",\"symmetric\":false}"), OZ_E_UNSUPPORTED, "float activations other than"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) expect_error(bad[i].config, bad[i].code, bad[i].words);
     /* what no module uses may be anything legal */
@@ -231,7 +277,7 @@ static void test_parts(void **state) {
     assert_int_equal(oz_scheme_parts(p, &oz_preset_find("W8A8")->scheme, 8, 60, OZ_DTYPE_BF16), 2);
     assert_true(!strcmp(p[0].suffix, ".weight") && p[0].dtype == OZ_DTYPE_I8 && p[0].dims[1] == 60 && p[1].dims[1] == 1);
     oz_err err = {0};
-    const oz_module m = {"model.x", "Linear", 8, 576};
+    const oz_module m = {"model.x", "Linear", 8, 576, false};
     s.group_size = 128;
     assert_int_equal(oz_scheme_check(&s, &m, &err), OZ_E_ARG);
     test_contains(err.msg, "model.x: group_size 128 does not divide its 576 columns; these do: 16, 32, 64");
@@ -285,7 +331,7 @@ static oz_ckpt *make(const entry *e, size_t n) {
 }
 
 static void bind_fails(const entry *e, size_t n, const oz_scheme *s, const char *words) {
-    const oz_module m = {"m", "Linear", 2, 8};
+    const oz_module m = {"m", "Linear", 2, 8, false};
     oz_ckpt *c = make(e, n);
     oz_weight w;
     oz_err err = {0};
@@ -305,7 +351,7 @@ static const int8_t CODES[16] = {-128, 127, 1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5
 #define E_I8 {"m.weight", OZ_DTYPE_I8, 2, {2, 8}, CODES, 16}
 
 static void test_bind(void **state) {
-    const oz_module m = {"m", "Linear", 2, 8};
+    const oz_module m = {"m", "Linear", 2, 8, false};
     oz_weight w;
     oz_err err = {0};
     float row[8];
@@ -383,7 +429,7 @@ static void test_bind_refuses(void **state) {
 int main(void) {
     oz_log_quiet(true);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_presets),          cmocka_unit_test(test_patterns),        cmocka_unit_test(test_resolve_kinds),
+        cmocka_unit_test(test_meanings), cmocka_unit_test(test_findings), cmocka_unit_test(test_presets),          cmocka_unit_test(test_patterns),        cmocka_unit_test(test_resolve_kinds),
         cmocka_unit_test(test_resolve_targets),  cmocka_unit_test(test_resolve_refuses), cmocka_unit_test(test_parts),
         cmocka_unit_test(test_config_round_trip), UNIT(test_bind),                       UNIT(test_bind_refuses),
     };

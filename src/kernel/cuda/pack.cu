@@ -184,6 +184,7 @@ oz_status oz_cuda_pack(oz_packed **out, oz_dev *dev, const oz_weight *w, int64_t
     const pack_codec c = codec_get(w->codec);
     *out = NULL;
     OZ_NEED(c.kind < OZ_CK_COUNT, err, OZ_E_UNSUPPORTED, "no kernel for %s weights on CUDA; run it with --device cpu, or make it plain first: ounce convert", oz_codec_get(w->codec)->name);
+    OZ_NEED(!w->order, err, OZ_E_UNSUPPORTED, "no kernel on CUDA for columns in an order of their own (actorder group, desc_act); run it with --device cpu");
     OZ_NEED(row0 >= 0 && n_rows > 0 && row0 <= w->rows - n_rows && w->cols > 0 && w->row_bytes <= OZ_STAGE_BYTES, err, OZ_E_ARG, "weight [%lld, %lld]: rows %lld to %lld cannot be packed",
             (long long)w->rows, (long long)w->cols, (long long)row0, (long long)(row0 + n_rows));
     const bool has_scales = c.block_bytes || !oz_codec_get(w->codec)->plain, has_offsets = c.has_offset || w->zeros;

@@ -1,0 +1,194 @@
+/* The other families. Each reads its keys into one scheme that all its modules share; which modules are quantized their tensors say, since these
+ * configs do not list them. Sources: formats.md sections 4.6, 6.1 to 6.3. */
+#include <string.h>
+#include <strings.h>
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "scheme/internal.h"
+
+enum { MAX_GROUP = 1 << 24 };
+
+/* A group size as GPTQ and AWQ have it: -1, one group. */
+static oz_status group_size(oz_scheme *s, const json_t *v, const char *path, oz_err *err) {
+    int64_t g = s->group_size > 0 ? s->group_size : -1;
+    OZ_TRY(oz_json_int(&g, v, path, "group_size", -1, MAX_GROUP, err));
+    OZ_NEED(g != 0, err, OZ_E_FORMAT, "%s.group_size: must be positive or -1, found 0", path);
+    s->group_size = g > 0 ? g : 0;
+    return OZ_OK;
+}
+
+/* modules_to_not_convert, or ignored_layers. */
+static oz_status excluded(oz_config *c, const char *key, oz_err *err) {
+    const json_t *list = json_object_get(c->json, key);
+    if (!list || json_is_null(list)) return OZ_OK;
+    OZ_NEED(json_is_array(list), err, OZ_E_FORMAT, "%s.%s: must be a list of strings, found %s", c->path, key, oz_json_show(list));
+    for (size_t i = 0; i < json_array_size(list); i++)
+        OZ_NEED(json_is_string(json_array_get(list, i)), err, OZ_E_FORMAT, "%s.%s[%zu]: must be a string, found %s", c->path, key, i, oz_json_show(json_array_get(list, i)));
+    c->excluded = list;
+    return OZ_OK;
+}
+
+static bool is_excluded(const oz_config *c, const char *name) {
+    for (size_t i = 0; i < json_array_size(c->excluded); i++) {
+        const char *e = json_string_value(json_array_get(c->excluded, i));
+        const size_t n = strlen(e);
+        if (c->by_part ? strstr(name, e) != NULL : strncmp(name, e, n) == 0 && (!name[n] || name[n] == '.')) return true;
+    }
+    return false;
+}
+
+static oz_status shared(oz_scheme *out, oz_config *c, const oz_module *m, oz_err *err) {
+    if (!m->stored) return OZ_OK; /* its dense weight must be there */
+    OZ_NEED(strcmp(m->class_name, "Linear") == 0, err, OZ_E_UNSUPPORTED, "%s: scheme %s of a module of class %s is not supported", m->name, c->base.name, m->class_name);
+    OZ_NEED(!is_excluded(c, m->name), err, OZ_E_FORMAT, "%s: %s leaves it out, and yet it is stored quantized", m->name, c->path);
+    *out = c->base;
+    return OZ_OK;
+}
+
+/* ---- GPTQ ---- */
+
+static oz_status gptq_keys(oz_scheme *s, const json_t *v, const char *path, oz_err *err) {
+    static const oz_codec codecs[9] = {[2] = OZ_CODEC_I2G, [3] = OZ_CODEC_I3G, [4] = OZ_CODEC_I4G, [8] = OZ_CODEC_I8G};
+    int64_t bits = s->bits;
+    int order = s->column_order, sym = s->symmetric;
+    OZ_NEED(s->bits || json_object_get(v, "bits"), err, OZ_E_FORMAT, "%s.bits: missing", path);
+    OZ_NEED(!json_is_null(json_object_get(v, "bits")), err, OZ_E_FORMAT, "%s.bits: must be 2, 3, 4 or 8, found null", path);
+    OZ_TRY(oz_json_int(&bits, v, path, "bits", 1, 32, err));
+    OZ_NEED(bits == 2 || bits == 3 || bits == 4 || bits == 8, err, OZ_E_UNSUPPORTED, "%s.bits: must be 2, 3, 4 or 8, found %d", path, (int)bits);
+    OZ_TRY(group_size(s, v, path, err));
+    OZ_TRY(oz_json_bool(&order, v, path, "desc_act", err));
+    OZ_TRY(oz_json_bool(&sym, v, path, "sym", err));
+    s->bits = (int)bits, s->codec = codecs[bits], s->column_order = order, s->symmetric = sym;
+    s->name = oz_scheme_display(s);
+    return OZ_OK;
+}
+
+/* GPTQModel's rules: {"-:expression": {}} leaves modules out, others change keys; the first that matches. */
+static oz_status gptq_rules(oz_config *c, oz_err *err) {
+    const json_t *dynamic = json_object_get(c->json, "dynamic");
+    if (!dynamic || json_is_null(dynamic)) return OZ_OK;
+    OZ_NEED(json_is_object(dynamic), err, OZ_E_FORMAT, "%s.dynamic: must be an object, found %s", c->path, oz_json_show(dynamic));
+    c->rules = oz_alloc_array(json_object_size(dynamic) + 1, sizeof *c->rules);
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)dynamic, key, v) {
+        oz_rule *r = &c->rules[c->n_rules++];
+        const bool sign = oz_str_starts(key, "-:") || oz_str_starts(key, "+:");
+        *r = (oz_rule){.text = oz_asprintf("re:%s", key + (sign ? 2 : 0)), .path = oz_asprintf("%s.dynamic.%.80s", c->path, key), .skip = sign && *key == '-', .over = v};
+        OZ_NEED(json_is_object(v) || json_is_null(v), err, OZ_E_FORMAT, "%s: must be an object, found %s", r->path, oz_json_show(v));
+        if (oz_pattern_init(&r->pattern, r->text, err) != OZ_OK) return oz_err_prefix(err, "%s", r->path);
+        oz_scheme changed = c->base;
+        OZ_TRY(gptq_keys(&changed, v, r->path, err));
+    }
+    return OZ_OK;
+}
+
+static oz_status gptq_read(oz_config *c, oz_err *err) {
+    const char *format = NULL, *word = "int32";
+    c->base = (oz_scheme){.quantized = true, .symmetric = true, .store = OZ_STORE_GPTQ, .format = "gptq", .name = "gptq"};
+    OZ_TRY(gptq_keys(&c->base, c->json, c->path, err));
+    OZ_TRY(oz_json_str(&format, c->json, c->path, "checkpoint_format", err));
+    const char *key = format ? "checkpoint_format" : "format";
+    if (!format) OZ_TRY(oz_json_str(&format, c->json, c->path, "format", err));
+    OZ_NEED(!format || strcasecmp(format, "gptq") == 0 || strcasecmp(format, "gptq_v2") == 0, err, OZ_E_UNSUPPORTED, "%s.%s: must be gptq or gptq_v2, found \"%.60s\"", c->path, key, format);
+    c->base.old_layout = !format || strcasecmp(format, "gptq") == 0;
+    OZ_TRY(oz_json_str(&word, c->json, c->path, "pack_dtype", err));
+    OZ_NEED(strcasecmp(word, "int32") == 0 || strcasecmp(word, "torch.int32") == 0, err, OZ_E_UNSUPPORTED, "%s.pack_dtype: must be int32, found \"%.60s\"", c->path, word);
+    return gptq_rules(c, err);
+}
+
+static oz_status gptq_module(oz_scheme *out, oz_config *c, const oz_module *m, oz_err *err) {
+    OZ_TRY(shared(out, c, m, err));
+    for (size_t i = 0; i < c->n_rules; i++) {
+        oz_hit hit;
+        oz_rule *r = &c->rules[i];
+        if (oz_pattern_hit(&hit, &r->pattern, m, err) != OZ_OK) return oz_err_prefix(err, "%s", r->path);
+        if (hit == OZ_HIT_NONE) continue;
+        OZ_NEED(!r->skip || !m->stored, err, OZ_E_FORMAT, "%s: %s leaves it out, and yet it is stored quantized", m->name, r->path);
+        return out->quantized ? gptq_keys(out, r->over, r->path, err) : OZ_OK;
+    }
+    return OZ_OK;
+}
+
+/* ---- AWQ ---- */
+
+static oz_status awq_read(oz_config *c, oz_err *err) {
+    const char *version = "gemm";
+    int64_t bits = 4;
+    int zero_point = true;
+    const json_t *v = c->json;
+    const char *bits_key = json_object_get(v, "w_bit") ? "w_bit" : "bits";
+    c->base = (oz_scheme){.quantized = true, .codec = OZ_CODEC_I4A, .bits = 4, .group_size = 128, .store = OZ_STORE_AWQ, .format = "awq"};
+    OZ_TRY(oz_json_int(&bits, v, c->path, bits_key, 1, 32, err));
+    OZ_NEED(bits == 4, err, OZ_E_UNSUPPORTED, "%s.%s: must be 4, found %d", c->path, bits_key, (int)bits);
+    OZ_TRY(group_size(&c->base, v, c->path, err));
+    if (json_object_get(v, "q_group_size")) {
+        int64_t g = 0;
+        OZ_TRY(oz_json_int(&g, v, c->path, "q_group_size", 1, MAX_GROUP, err));
+        c->base.group_size = g;
+    }
+    OZ_TRY(oz_json_bool(&zero_point, v, c->path, "zero_point", err));
+    OZ_NEED(zero_point, err, OZ_E_UNSUPPORTED, "%s.zero_point: must be true, found false", c->path);
+    OZ_TRY(oz_json_str(&version, v, c->path, "version", err));
+    OZ_NEED(strcasecmp(version, "gemm") == 0, err, OZ_E_UNSUPPORTED, "%s.version: must be gemm, found \"%.60s\"; others interleave their codes for one kernel each", c->path, version);
+    c->base.name = oz_scheme_display(&c->base);
+    c->by_part = true;
+    return excluded(c, "modules_to_not_convert", err);
+}
+
+/* ---- fp8 as DeepSeek and Qwen publish it ---- */
+
+static oz_status fp8_blocks(oz_scheme *s, const json_t *v, const char *path, oz_err *err) {
+    const json_t *b = json_object_get(v, "weight_block_size");
+    if (!b || json_is_null(b)) return OZ_OK;
+    const json_int_t rows = json_integer_value(json_array_get(b, 0)), cols = json_integer_value(json_array_get(b, 1));
+    OZ_NEED(json_array_size(b) == 2 && rows > 0 && cols > 0 && rows <= MAX_GROUP && cols <= MAX_GROUP, err, OZ_E_FORMAT, "%s.weight_block_size: must be [rows, columns], found %s", path,
+            oz_json_show(b));
+    s->store = OZ_STORE_FP8_BLOCK, s->per_tensor = false, s->block_rows = rows, s->group_size = cols;
+    return OZ_OK;
+}
+
+static oz_status fp8_read(oz_config *c, oz_err *err) {
+    const char *scheme = "dynamic", *fmt = "e4m3";
+    const json_t *v = c->json;
+    oz_scheme *s = &c->base;
+    *s = (oz_scheme){.quantized = true, .codec = OZ_CODEC_F8E4M3, .bits = 8, .is_float = true, .per_tensor = true, .symmetric = true, .format = "fp8"};
+    OZ_TRY(fp8_blocks(s, v, c->path, err));
+    OZ_TRY(oz_json_str(&fmt, v, c->path, "fmt", err));
+    OZ_NEED(strcmp(fmt, "e4m3") == 0, err, OZ_E_UNSUPPORTED, "%s.fmt: must be e4m3, found \"%.60s\"", c->path, fmt);
+    OZ_TRY(oz_json_str(&scheme, v, c->path, "activation_scheme", err));
+    s->static_input = strcmp(scheme, "static") == 0;
+    OZ_NEED(s->static_input || strcmp(scheme, "dynamic") == 0, err, OZ_E_FORMAT, "%s.activation_scheme: must be static or dynamic, found \"%.60s\"", c->path, scheme);
+    OZ_NEED(!s->static_input || s->per_tensor, err, OZ_E_UNSUPPORTED, "%s.activation_scheme: must be dynamic with weight_block_size, found static", c->path);
+    s->act = s->per_tensor && !s->static_input ? OZ_ACT_F8_TOKEN : OZ_ACT_VALUES;
+    if (s->act == OZ_ACT_VALUES) s->input = (oz_round){.bits = 8, .is_float = true, .symmetric = true, .group_size = s->group_size};
+    s->name = oz_scheme_display(s);
+    OZ_TRY(excluded(c, "ignored_layers", err));
+    return c->excluded ? OZ_OK : excluded(c, "modules_to_not_convert", err);
+}
+
+/* ---- all families ---- */
+
+static const oz_family FAMILIES[] = {
+    {"compressed-tensors", oz_groups_read, oz_groups_module, NULL},
+    {"gptq", gptq_read, gptq_module, NULL},
+    {"awq", awq_read, shared, NULL},
+    {"fp8", fp8_read, shared, NULL},
+    {"bitsandbytes", NULL, NULL, "quantize the original model instead (ounce quantize --scheme W4A16 or W8A8), or take a GPTQ, AWQ or GGUF version of it"},
+    {"modelopt", NULL, NULL, "take the compressed-tensors version of the model, or quantize the original (ounce quantize --scheme FP8_DYNAMIC)"},
+    {"modelopt_fp4", NULL, NULL, "take the compressed-tensors version of the model, or quantize the original (ounce quantize --scheme W4A16)"},
+    {"quark", NULL, NULL, "take the compressed-tensors version of the model, or quantize the original (ounce quantize)"},
+    {"torchao", NULL, NULL, "quantize the original model instead (ounce quantize)"},
+    {"mxfp4", NULL, NULL, "take a GGUF version of the model"},
+    {"hqq", NULL, NULL, "quantize the original model instead (ounce quantize)"},
+    {"aqlm", NULL, NULL, "quantize the original model instead (ounce quantize)"},
+    {"eetq", NULL, NULL, "quantize the original model instead (ounce quantize --scheme W8A16)"},
+    {"fbgemm_fp8", NULL, NULL, "quantize the original model instead (ounce quantize --scheme FP8_DYNAMIC)"},
+};
+
+const oz_family *oz_family_find(const char *method) {
+    for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++)
+        if (strcmp(FAMILIES[i].method, method) == 0) return &FAMILIES[i];
+    return NULL;
+}

@@ -1,0 +1,56 @@
+/* The scales of a quantized cache, under all the names that they have. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/mem.h"
+#include "base/str.h"
+#include "scheme/internal.h"
+
+/* Behind the attention module's name; 0: keys, 1: values. The deprecated single name comes last. */
+static const char *const NAMES[][2] = {
+    {".k_scale", ".v_scale"}, {".k_proj.k_scale", ".v_proj.v_scale"}, {".qkv_proj.k_scale", ".qkv_proj.v_scale"}, {".qkqkv_proj.k_scale", ".qkqkv_proj.v_scale"},
+    {".k_cache.scale", ".v_cache.scale"}, {".k_proj.output_scale", ".v_proj.output_scale"}, {".kv_scale", ".kv_scale"},
+};
+enum { N_NAMES = sizeof NAMES / sizeof *NAMES };
+
+bool oz_scheme_is_kv(const char *tensor) {
+    for (int i = 0; i < N_NAMES; i++)
+        if (oz_str_ends(tensor, NAMES[i][0]) || oz_str_ends(tensor, NAMES[i][1])) return true;
+    return false;
+}
+
+static const oz_tensor *find(const oz_ckpt *c, const char *name, int which) {
+    const oz_tensor *t = NULL;
+    for (int i = 0; i < N_NAMES && !t; i++) {
+        char *full = oz_asprintf("%s%s", name, NAMES[i][which]);
+        t = oz_ckpt_find(c, full);
+        oz_free(full);
+    }
+    return t;
+}
+
+static oz_status read(float *out, const oz_tensor *t, const oz_kv_scheme *s, int64_t n_heads, oz_err *err) {
+    OZ_NEED(t->dtype == OZ_DTYPE_BF16 || t->dtype == OZ_DTYPE_F16 || t->dtype == OZ_DTYPE_F32, err, OZ_E_FORMAT, "%s: expected BF16, F16 or F32, found %s (%s)", t->name,
+            oz_dtype_get(t->dtype)->name, t->file_name);
+    const int64_t size = oz_dtype_get(t->dtype)->block_bytes, n = (int64_t)t->n_bytes / size, want = s->per_head ? n_heads : 1;
+    bool flat = true;
+    for (int i = 1; i < t->n_dims; i++) flat = flat && t->dims[i] == 1;
+    OZ_NEED(n == want && flat, err, OZ_E_FORMAT, "%s: expected %lld value%s, %s, found %lld (%s)", t->name, (long long)want, want == 1 ? "" : "s", s->per_head ? "one a head" : "one for all",
+            (long long)n, t->file_name);
+    for (int64_t h = 0; h < n_heads; h++) {
+        oz_to_f32(&out[h], t->dtype, (const uint8_t *)t->data + (s->per_head ? h : 0) * size, 1);
+        OZ_NEED(isfinite(out[h]) && out[h] > 0, err, OZ_E_FORMAT, "%s: scales must be positive and finite, found %g (%s)", t->name, (double)out[h], t->file_name);
+    }
+    return OZ_OK;
+}
+
+oz_status oz_scheme_bind_kv(float *k, float *v, bool *stored, const oz_ckpt *c, const char *name, const oz_kv_scheme *s, int64_t n_heads_kv, oz_err *err) {
+    const oz_tensor *t[2] = {find(c, name, 0), find(c, name, 1)};
+    *stored = t[0] || t[1];
+    for (int64_t h = 0; h < n_heads_kv; h++) k[h] = v[h] = 1;
+    if (!*stored) return OZ_OK;
+    OZ_NEED(t[0], err, OZ_E_FORMAT, "%s.k_scale: not in the checkpoint, though %s is (%s)", name, t[1]->name, oz_ckpt_path(c));
+    OZ_NEED(t[1], err, OZ_E_FORMAT, "%s.v_scale: not in the checkpoint, though %s is (%s)", name, t[0]->name, oz_ckpt_path(c));
+    OZ_TRY(read(k, t[0], s, n_heads_kv, err));
+    return read(v, t[1], s, n_heads_kv, err);
+}
