@@ -135,12 +135,37 @@ static oz_status weights_load(oz_ckpt *c, oz_err *err) {
     return st;
 }
 
+/* Older writers say how a model is quantized in a file beside config.json alone, and not by whose method: its name tells. */
+static const struct { const char *file, *method; } SIDE_CONFIGS[] = {{"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}, {"hf_quant_config.json", "modelopt"}};
+
+static oz_status side_config(oz_ckpt *c, oz_err *err) {
+    static const char *const PLACES[] = {"quantization_config", "compression_config"};
+    if (json_object_get(json_object_get(c->config, "text_config"), PLACES[0])) return OZ_OK;
+    for (size_t i = 0; i < 2; i++)
+        if (json_object_get(c->config, PLACES[i])) return OZ_OK;
+    for (size_t i = 0; i < sizeof SIDE_CONFIGS / sizeof *SIDE_CONFIGS; i++) {
+        char *path = oz_path_join(c->path, SIDE_CONFIGS[i].file);
+        json_t *v = NULL;
+        oz_status st = oz_path_exists(path) ? oz_json_load(&v, path, OZ_JSON_LIMIT, err) : OZ_OK;
+        if (st == OZ_OK && v && !json_is_object(v)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: must be an object, found %s", path, oz_json_show(v));
+        oz_free(path);
+        if (st == OZ_OK && v) {
+            json_object_set_new(v, "quant_method", json_string(SIDE_CONFIGS[i].method));
+            json_object_set(c->config, PLACES[0], v);
+        }
+        json_decref(v);
+        if (st != OZ_OK || v) return st;
+    }
+    return OZ_OK;
+}
+
 static oz_status folder_load(oz_ckpt *c, oz_err *err) {
     char *config = oz_path_join(c->path, "config.json");
     oz_status st = oz_json_load(&c->config, config, OZ_JSON_LIMIT, err);
     oz_free(config);
     if (st != OZ_OK) return st;
     OZ_NEED(json_is_object(c->config), err, OZ_E_FORMAT, "%s/config.json: must be an object, found %s", c->path, oz_json_show(c->config));
+    OZ_TRY(side_config(c, err));
     OZ_TRY(weights_load(c, err));
     return oz_experts_split(c, err);
 }

@@ -29,6 +29,7 @@ struct oz_convert {
     oz_module *modules; /* its linear modules */
     oz_scheme *schemes;
     size_t n_modules;
+    bool kv_cache;      /* its scales are stored */
 };
 
 /* ---- planning ---- */
@@ -73,6 +74,9 @@ static oz_status resolve(oz_convert *c, const json_t *config, oz_err *err) {
         c->modules[c->n_modules++] = oz_arch_module(t, c->ckpt);
     }
     c->schemes = oz_alloc_array(c->n_modules, sizeof *c->schemes);
+    oz_kv_scheme kv;
+    OZ_TRY(oz_scheme_kv(&kv, config, err));
+    c->kv_cache = kv.quantized;
     return oz_scheme_resolve(c->schemes, config, c->modules, c->n_modules, err);
 }
 
@@ -87,6 +91,7 @@ static oz_status plan_tensors(oz_convert *c, oz_err *err) {
         const oz_tensor *t = oz_ckpt_at(c->ckpt, i);
         const char *dot = strrchr(t->name, '.');
         int64_t m;
+        if (c->kv_cache && oz_scheme_is_kv(t->name)) continue; /* scales of a cache that the result's config does not quantize */
         if (!dot || strcmp(dot, ".bias") == 0 || !oz_map_get(quantized, t->name, (size_t)(dot - t->name), &m)) {
             st = add_dense(c, t, err);
         } else if (!seen[m]) { /* its first part stands for all; binding checks the others */
@@ -103,6 +108,7 @@ static json_t *new_config(const json_t *config, oz_dtype to) {
     json_t *c = json_deep_copy(config), *name = json_string(oz_dtype_get(to)->torch);
     json_object_del(c, "quantization_config");
     json_object_del(c, "compression_config"); /* its name before 2024 */
+    json_object_del(json_object_get(c, "text_config"), "quantization_config");
     if (json_object_get(c, "torch_dtype") || !json_object_get(c, "dtype")) json_object_set(c, "torch_dtype", name);
     if (json_object_get(c, "dtype")) json_object_set(c, "dtype", name);
     json_decref(name);
@@ -118,7 +124,8 @@ oz_status oz_convert_new(oz_convert **out, const oz_ckpt *ckpt, oz_dtype to, siz
     c->layout = oz_layout_new(shard_bytes);
     c->config = new_config(config, to);
     oz_status st = OZ_OK;
-    if (json_object_get(config, "quantization_config") || json_object_get(config, "compression_config")) st = resolve(c, config, err);
+    const bool quantized = json_object_get(config, "quantization_config") || json_object_get(config, "compression_config") || json_object_get(json_object_get(config, "text_config"), "quantization_config");
+    if (quantized) st = resolve(c, config, err);
     if (st == OZ_OK) st = plan_tensors(c, err);
     if (st == OZ_OK) st = oz_layout_fix(c->layout, err);
     if (st != OZ_OK) oz_convert_free(&c);

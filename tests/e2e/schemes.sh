@@ -73,3 +73,17 @@ done <<EOF
 77-gptq-valid|$Q += {"quant_method": "awq", "version": "gemv_fast"}|quantization_config.version
 77-gptq-valid|del($Q)|under scheme dense of its module
 EOF
+
+# How a model is quantized may stand in a file of its own; and what is converted says nothing of it any more.
+cp -r $C/77-gptq-valid "$T/side"
+jq $Q $C/77-gptq-valid/config.json | jq 'del(.quant_method)' >"$T/side/quantize_config.json"
+jq "del($Q)" $C/77-gptq-valid/config.json >"$T/side/config.json"
+ok 'quantize_config.json beside config.json is read' run "$T/side"
+for base in 77-gptq-valid 52-kv-valid 34-actorder-true; do
+    ok "$base converts" $OUNCE convert $C/$base -o "$T/f32" --to f32 -q --force
+    ok "and runs" run "$T/f32"
+done
+jq "{model_type, text_config: {quantization_config: $Q}} + del($Q)" $C/01-valid-w4a16/config.json >"$T/c.json"
+rm -rf "$T/c" && cp -r $C/01-valid-w4a16 "$T/c" && cp "$T/c.json" "$T/c/config.json"
+ok 'a config inside text_config converts' $OUNCE convert "$T/c" -o "$T/f32" --to f32 -q --force
+ok 'and runs' run "$T/f32"
