@@ -449,7 +449,7 @@ static void op_gather(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t
 static void op_kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld) { right_ops.kv_write(d, kv, k, k, ld); }
 static void op_mla_write(oz_dev *d, const oz_kv *kv, const oz_mla_args *a) {
     oz_mla_args b = *a;
-    b.rope = a->heads;
+    b.ld_rope = 0; /* all tokens take the first one's shared part */
     right_ops.mla_write(d, kv, &b);
 }
 static void op_rope_table(oz_dev *d, float *c, float *s, const float *inv, int64_t half, float factor) {
