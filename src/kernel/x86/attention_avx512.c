@@ -7,32 +7,16 @@
  * With few rows (decode) keys and values come from memory in pieces of one block and head: all lines of a run are asked for before the first is used. */
 #include <math.h>
 #include <string.h>
-#include "kernel/ref/ref.h"
+#include "kernel/x86/attention_tile.h"
 #include "kernel/x86/math_avx512.h"
 #include "kernel/x86/rows_avx2.h"
 #include "kernel/x86/rows_avx512.h"
 
 #define INLINE static inline __attribute__((always_inline))
-enum { ROWS = 48, RUN = 64, MAX_DIM = 256, BLOCK = OZ_KV_BLOCK, RUN_BLOCKS = RUN / BLOCK, STEP = 6, VECS = 4 };
+enum { RUN = OZ_ATTN_RUN, RUN_BLOCKS = OZ_ATTN_RUN_BLOCKS, STEP = OZ_ATTN_STEP, BLOCK = OZ_KV_BLOCK, VECS = 4 };
 _Static_assert(BLOCK == 16, "a block of keys is one vector");
 
-typedef struct tile {
-    const oz_attn_args *a;
-    const oz_seg *seg;
-    int64_t kvh, hd, vd, width; /* width: vd padded to 16 */
-    int n_rows;
-    const float *q[ROWS];
-    float *out[ROWS];
-    int64_t pos[ROWS];
-    int64_t run0;           /* first position of the run */
-    int first, n_keys;      /* keys [first, n_keys) of the run are visible to some row */
-    const float *v[RUN_BLOCKS]; /* values of the run, rows of width */
-    float top[ROWS], sum[ROWS];
-    _Alignas(64) float keys[MAX_DIM * RUN]; /* [hd, RUN] */
-    _Alignas(64) float score[ROWS * RUN];
-    _Alignas(64) float acc[ROWS * MAX_DIM]; /* [rows, width] */
-    _Alignas(64) float v_padded[RUN * MAX_DIM];
-} tile;
+typedef oz_attn_tile tile;
 
 /* ---- 1. keys ---- */
 
@@ -214,60 +198,8 @@ INLINE void values_of(tile *t, int row, int n_rows) {
     for (; d < t->width; d += 16) value_step(t, row, n_rows, d, 1);
 }
 
-typedef void step_fn(tile *t, int row);
-#define STEP_OF(n)                                                \
-    static void scores_##n(tile *t, int row) { scores_of(t, row, n); } \
-    static void values_##n(tile *t, int row) { values_of(t, row, n); }
-STEP_OF(1) STEP_OF(2) STEP_OF(3) STEP_OF(4) STEP_OF(5) STEP_OF(6)
-static step_fn *const scores_by[STEP] = {scores_1, scores_2, scores_3, scores_4, scores_5, scores_6};
-static step_fn *const values_by[STEP] = {values_1, values_2, values_3, values_4, values_5, values_6};
+OZ_ATTN_LEVEL(level, 16)
 
-static void each_step(tile *t, step_fn *const by[STEP]) {
-    for (int row = 0; row < t->n_rows; row += STEP) by[t->n_rows - row < STEP ? t->n_rows - row - 1 : STEP - 1](t, row);
-}
-
-/* Rows ascend in position: the first sees least of the end, the last least of the beginning of a window. */
-static void run_tile(tile *t) {
-    int64_t last = t->pos[t->n_rows - 1], first = t->a->window > 0 && t->pos[0] >= t->a->window ? t->pos[0] - t->a->window + 1 : 0;
-    for (int r = 0; r < t->n_rows; r++) {
-        t->top[r] = -3e38f; /* below any score, and finite: -inf - top is -inf */
-        t->sum[r] = 0;
-    }
-    memset(t->acc, 0, (size_t)(t->n_rows * t->width) * sizeof(float));
-    for (t->run0 = first / RUN * RUN; t->run0 <= last; t->run0 += RUN) {
-        t->first = first > t->run0 ? (int)(first - t->run0) : 0;
-        t->n_keys = last - t->run0 < RUN ? (int)(last - t->run0) + 1 : RUN;
-        load_run(t);
-        each_step(t, scores_by);
-        for (int r = 0; r < t->n_rows; r++) softmax_row(t, r);
-        each_step(t, values_by);
-    }
-    for (int r = 0; r < t->n_rows; r++) {
-        scale_row(t->acc + r * t->width, t->width, 1.0f / t->sum[r]);
-        memcpy(t->out[r], t->acc + r * t->width, (size_t)t->vd * sizeof(float));
-    }
-}
-
-/* Heads wider than MAX_DIM run the reference: no model that is run here has them. */
 void oz_attention__avx512(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1) {
-    int64_t group = a->n_heads / a->kv->n_heads_kv, hd = a->kv->head_dim, vd = a->kv->v_dim, n_rows = (tok1 - tok0) * group;
-    if (hd > MAX_DIM || vd > MAX_DIM) {
-        oz_attention__ref(a, seg, tok0, tok1, kvh0, kvh1);
-        return;
-    }
-    tile t;
-    t.a = a, t.seg = seg, t.hd = hd, t.vd = vd, t.width = (vd + 15) & ~(int64_t)15;
-    if (t.width != vd) memset(t.v_padded, 0, sizeof t.v_padded);
-    for (t.kvh = kvh0; t.kvh < kvh1; t.kvh++) {
-        for (int64_t row0 = 0; row0 < n_rows; row0 += ROWS) {
-            t.n_rows = n_rows - row0 < ROWS ? (int)(n_rows - row0) : ROWS;
-            for (int r = 0; r < t.n_rows; r++) {
-                int64_t tok = tok0 + (row0 + r) / group, head = t.kvh * group + (row0 + r) % group;
-                t.q[r] = a->q + (seg->tok0 + tok) * a->ld_q + head * hd;
-                t.out[r] = a->out + (seg->tok0 + tok) * a->ld_out + head * vd;
-                t.pos[r] = seg->pos0 + tok;
-            }
-            run_tile(&t);
-        }
-    }
+    oz_attention_tiles(&level, a, seg, tok0, tok1, kvh0, kvh1);
 }
