@@ -19,9 +19,6 @@ static inline int64_t oz_tile_start_avx2(int64_t n_tok, int64_t i) {
     return i > last ? n_tok : i < last || i == 0 ? full : (full - OZ_AVX2_TOKENS + n_tok + 1) / 2;
 }
 
-/* F8 panels end with a float a row, NaN where a code of the row is NaN and else -0, to be added to the sum. */
-const float *oz_nan_rows_avx2(const oz_cpu_packed *w, int64_t panel);
-
 /* y = sum * (scale * x_scale) + bias for tokens [tok, tok + n_tok) of one panel; sums [n_tok, PANEL]. Rows past the last are not stored. */
 void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64_t n_tok, const float *sums);
 

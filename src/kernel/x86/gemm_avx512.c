@@ -327,7 +327,7 @@ static void store_tile(const block *b, const __m512i *sums, int64_t i) {
             __m512 v = _mm512_castsi512_ps(sums[p * n_tok + j]);
             if (b->form == OZ_FORM_Q8) v = _mm512_cvtepi32_ps(sums[p * n_tok + j]);
             else v = _mm512_mul_ps(v, _mm512_set1_ps(unit_of(w)));
-            if (w->kind == OZ_WKIND_F8) v = _mm512_add_ps(v, _mm512_loadu_ps(oz_nan_rows_avx512(w, b->first + p)));
+            if (w->kind == OZ_WKIND_F8) v = _mm512_add_ps(v, _mm512_loadu_ps(oz_nan_rows(w, b->first + p)));
             v = _mm512_mul_ps(v, _mm512_mul_ps(scale, _mm512_set1_ps(x_scaled ? t->x.scales[b->tok0 + tok + j] : 1.0f)));
             _mm512_mask_storeu_ps(t->y + (b->tok0 + tok + j) * t->ld_y + r, m, _mm512_add_ps(v, bias));
         }

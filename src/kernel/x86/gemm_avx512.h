@@ -6,9 +6,6 @@
 /* Panels are padded to whole units of so many columns. */
 enum { OZ_UNIT_AVX512 = 16 };
 
-/* F8 panels end with a float a row, NaN where a code of the row is NaN and else -0, to be added to the sum. */
-const float *oz_nan_rows_avx512(const oz_cpu_packed *w, int64_t panel);
-
 /* One tile's sums over one run of units. */
 typedef struct oz_run {
     const uint8_t *codes; size_t stride; /* of the first panel, and from one to the next */

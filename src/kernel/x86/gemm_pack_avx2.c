@@ -45,39 +45,12 @@ static void read_u4(float *dst, const uint8_t *panel, int lane, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) dst[k] = (float)(panel[k * PANEL / 2 + lane % 8] >> lane / 8 * 4 & 15);
 }
 
-/* ---- e4m3: an array of codes, and the rows with NaN ---- */
-
 static size_t panel_bytes_f8(int64_t cols) { return panel_bytes(cols, PANEL) + PANEL * sizeof(float); }
-
-const float *oz_nan_rows_avx2(const oz_cpu_packed *w, int64_t panel) {
-    return (const float *)(w->codes + (size_t)panel * w->panel_bytes + panel_bytes(w->head.cols, PANEL));
-}
-
-static void pack_f8(uint8_t *dst, const float *codes, int64_t cols) {
-    float *nan_rows = (float *)(dst + panel_bytes(cols, PANEL));
-    for (int i = 0; i < PANEL; i++) nan_rows[i] = -0.0f;
-    for (int64_t k = 0; k < cols; k++) {
-        for (int i = 0; i < PANEL; i++) {
-            float v = codes[i * cols + k];
-            dst[AT_HALVES(k, i)] = oz_e4m3_of_exact(v);
-            if (isnan(v)) nan_rows[i] = NAN;
-        }
-    }
-}
-
-static void read_f8(float *dst, const uint8_t *panel, int lane, int64_t cols) {
-    for (int64_t k = 0; k < cols; k++) dst[k] = oz_f32_from_e4m3(panel[AT_HALVES(k, lane)]);
-}
+OZ_F8_KIND(AT_HALVES)
 
 /* ---- a row as values, a tile into y ---- */
 
-OZ_GET_ROW(f32) OZ_GET_ROW(f16) OZ_GET_ROW(bf16) OZ_GET_ROW(i8) OZ_GET_ROW(i8_pairs) OZ_GET_ROW(i4) OZ_GET_ROW(f8) OZ_GET_ROW(u4)
-
-static void get_row_l4(float *dst, const oz_cpu_packed *w, int64_t r) {
-    read_u4(dst, w->codes + (size_t)(r / PANEL) * w->panel_bytes, (int)(r % PANEL), w->head.cols);
-    for (int64_t k = 0; k < w->head.cols; k++) dst[k] = w->codebook[(int)dst[k]];
-    oz_scale_codes(dst, w, r);
-}
+OZ_GET_ROW(f32) OZ_GET_ROW(f16) OZ_GET_ROW(bf16) OZ_GET_ROW(i8) OZ_GET_ROW(i8_pairs) OZ_GET_ROW(i4) OZ_GET_ROW(f8) OZ_GET_ROW(u4) OZ_GET_ROW_L4
 
 void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64_t n_tok, const float *sums) {
     const oz_cpu_packed *w = t->w;

@@ -45,35 +45,9 @@ static void read_u4(float *dst, const uint8_t *panel, int lane, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) dst[k] = (float)(s[word_i4(k, lane)] >> shift_i4(k) & 15);
 }
 
-/* ---- e4m3: an array of codes, and the rows with NaN ---- */
+OZ_F8_KIND(OZ_AT_QUADS)
 
-const float *oz_nan_rows_avx512(const oz_cpu_packed *w, int64_t panel) {
-    return (const float *)(w->codes + (size_t)panel * w->panel_bytes + panel_bytes(8, w->head.cols));
-}
-
-static void pack_f8(uint8_t *dst, const float *codes, int64_t cols) {
-    float *nan_rows = (float *)(dst + panel_bytes(8, cols));
-    for (int i = 0; i < OZ_PANEL; i++) nan_rows[i] = -0.0f;
-    for (int64_t k = 0; k < cols; k++) {
-        for (int i = 0; i < OZ_PANEL; i++) {
-            const float v = codes[i * cols + k];
-            dst[OZ_AT_QUADS(k, i)] = oz_e4m3_of_exact(v);
-            if (isnan(v)) nan_rows[i] = NAN;
-        }
-    }
-}
-
-static void read_f8(float *dst, const uint8_t *panel, int lane, int64_t cols) {
-    for (int64_t k = 0; k < cols; k++) dst[k] = oz_f32_from_e4m3(panel[OZ_AT_QUADS(k, lane)]);
-}
-
-OZ_GET_ROW(f32) OZ_GET_ROW(f16) OZ_GET_ROW(bf16) OZ_GET_ROW(i8) OZ_GET_ROW(u8) OZ_GET_ROW(i4) OZ_GET_ROW(f8) OZ_GET_ROW(u4)
-
-static void get_row_l4(float *dst, const oz_cpu_packed *w, int64_t r) {
-    read_u4(dst, w->codes + (size_t)(r / OZ_PANEL) * w->panel_bytes, (int)(r % OZ_PANEL), w->head.cols);
-    for (int64_t k = 0; k < w->head.cols; k++) dst[k] = w->codebook[(int)dst[k]];
-    oz_scale_codes(dst, w, r);
-}
+OZ_GET_ROW(f32) OZ_GET_ROW(f16) OZ_GET_ROW(bf16) OZ_GET_ROW(i8) OZ_GET_ROW(u8) OZ_GET_ROW(i4) OZ_GET_ROW(f8) OZ_GET_ROW(u4) OZ_GET_ROW_L4
 
 typedef struct gemm_entry { oz_wkind kind; oz_form form; oz_gemm_row row; } gemm_entry;
 
