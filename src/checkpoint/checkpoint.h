@@ -5,6 +5,7 @@
 #define OZ_CHECKPOINT_CHECKPOINT_H
 #include <jansson.h>
 #include "base/err.h"
+#include "base/findings.h"
 #include "number/number.h"
 
 enum { OZ_MAX_DIMS = 8 };
@@ -23,6 +24,9 @@ typedef struct oz_tensor {
 typedef struct oz_ckpt oz_ckpt;
 /* model: a folder (config.json + model.safetensors or model.safetensors.index.json + shards), a .gguf file, or what oz_hub_resolve finds. */
 oz_status oz_ckpt_open(oz_ckpt **out, const char *model, oz_err *err);
+/* Opens what can be opened of it: files and tensors that are not what they say are findings and are left out, a config.json that cannot be read makes
+ * oz_ckpt_config NULL. *out is NULL, with a finding, where there is nothing. */
+oz_status oz_ckpt_open_all(oz_ckpt **out, const char *model, const oz_findings *f, oz_err *err);
 void oz_ckpt_close(oz_ckpt **c);
 bool oz_ckpt_reads(const oz_ckpt *c, const char *path); /* path is one of its files of weights */
 const char *oz_ckpt_path(const oz_ckpt *c);

@@ -71,36 +71,53 @@ static oz_status shard_name_check(const char *tensor, const json_t *file, oz_err
     return OZ_OK;
 }
 
+static oz_status placed_check(const char *name, const char *file, const json_t *weight_map, oz_err *err) {
+    const char *said = json_string_value(json_object_get(weight_map, name));
+    OZ_NEED(said, err, OZ_E_FORMAT, "%s: stands in %s, but not in %s", name, file, INDEX);
+    OZ_NEED(strcmp(said, file) == 0, err, OZ_E_FORMAT, "%s: stands in %s, but %s puts it into %s", name, file, INDEX, said);
+    return OZ_OK;
+}
+
 /* Loads one shard; each of its tensors must be what the index sends to it. */
 static oz_status shard_load(oz_ckpt *c, const char *file, const json_t *weight_map, oz_err *err) {
     size_t first = c->n_tensors;
     oz_status st = file_load(c, file, err);
     if (st != OZ_OK) return oz_err_prefix(err, "%s", INDEX);
-    for (size_t i = first; i < c->n_tensors; i++) {
-        const char *name = c->tensors[i].name, *said = json_string_value(json_object_get(weight_map, name));
-        OZ_NEED(said, err, OZ_E_FORMAT, "%s: stands in %s, but not in %s", name, file, INDEX);
-        OZ_NEED(strcmp(said, file) == 0, err, OZ_E_FORMAT, "%s: stands in %s, but %s puts it into %s", name, file, INDEX, said);
-    }
+    for (size_t i = first; i < c->n_tensors; i++) OZ_TRY(oz_found(c->f, placed_check(c->tensors[i].name, file, weight_map, err), err));
     return OZ_OK;
 }
+
+static oz_status held_check(const oz_ckpt *c, const char *name, const json_t *file, oz_err *err) {
+    OZ_NEED(oz_map_get(c->by_name, name, strlen(name), &(int64_t){0}), err, OZ_E_FORMAT, "%s: %s puts it into %s, which does not hold it", name, INDEX,
+            json_string_value(file));
+    return OZ_OK;
+}
+
+enum { SHARD_PENDING, SHARD_READ, SHARD_DAMAGED };
 
 static oz_status shards_load(oz_ckpt *c, const json_t *weight_map, oz_err *err) {
     const char *name;
     json_t *file;
-    json_object_foreach((json_t *)weight_map, name, file) OZ_TRY(shard_name_check(name, file, err));
-    oz_map *seen = oz_map_new(64);
+    int64_t state;
+    oz_map *shards = oz_map_new(64);
     oz_status st = OZ_OK;
     json_object_foreach((json_t *)weight_map, name, file) {
-        const char *s = json_string_value(file);
-        if (st == OZ_OK && oz_map_add(seen, s, strlen(s), 0)) st = shard_load(c, s, weight_map, err);
+        if (st == OZ_OK && (st = shard_name_check(name, file, err)) != OZ_OK) st = oz_found(c->f, st, err);
+        else if (st == OZ_OK) oz_map_add(shards, json_string_value(file), json_string_length(file), SHARD_PENDING);
     }
-    oz_map_free(&seen);
-    if (st != OZ_OK) return st;
     json_object_foreach((json_t *)weight_map, name, file) {
-        OZ_NEED(oz_map_get(c->by_name, name, strlen(name), &(int64_t){0}), err, OZ_E_FORMAT,
-                "%s: %s puts it into %s, which does not hold it", name, INDEX, json_string_value(file));
+        const char *s = json_string_value(file);
+        if (st != OZ_OK || !s || !oz_map_get(shards, s, strlen(s), &state) || state != SHARD_PENDING) continue;
+        st = shard_load(c, s, weight_map, err);
+        oz_map_set(shards, s, strlen(s), st == OZ_OK ? SHARD_READ : SHARD_DAMAGED);
+        st = oz_found(c->f, st, err);
     }
-    return OZ_OK;
+    json_object_foreach((json_t *)weight_map, name, file) {
+        const char *s = json_string_value(file);
+        if (st == OZ_OK && s && oz_map_get(shards, s, strlen(s), &state) && state == SHARD_READ) st = oz_found(c->f, held_check(c, name, file, err), err);
+    }
+    oz_map_free(&shards);
+    return st;
 }
 
 static bool names_file(const json_t *weight_map, const char *wanted) {
@@ -112,12 +129,23 @@ static bool names_file(const json_t *weight_map, const char *wanted) {
     return false;
 }
 
+/* No reader goes by it; who shows progress or plans room does. */
+static void total_size_check(const oz_ckpt *c, const json_t *index) {
+    const json_t *total = json_object_get(json_object_get(index, "metadata"), "total_size");
+    if (!json_is_integer(total) || json_integer_value(total) != (json_int_t)c->n_bytes)
+        oz_found_warning(c->f, "%s: metadata.total_size: expected %zu, the bytes of all tensors, found %s", INDEX, c->n_bytes, total ? oz_json_show(total) : "nothing");
+}
+
 static oz_status index_follow(oz_ckpt *c, const json_t *index, bool single_exists, oz_err *err) {
     const json_t *weight_map = json_object_get(index, "weight_map");
     OZ_NEED(json_is_object(weight_map), err, OZ_E_FORMAT, "%s: weight_map: must be an object, found %s", INDEX, oz_json_show(weight_map));
-    OZ_NEED(!single_exists || names_file(weight_map, SINGLE), err, OZ_E_FORMAT,
-            "%s: holds both %s and %s, which does not name it; one of them must go", c->path, SINGLE, INDEX);
-    return shards_load(c, weight_map, err);
+    oz_status st = OZ_OK;
+    if (single_exists && !names_file(weight_map, SINGLE))
+        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: holds both %s and %s, which does not name it; one of them must go", c->path, SINGLE, INDEX);
+    OZ_TRY(oz_found(c->f, st, err));
+    OZ_TRY(shards_load(c, weight_map, err));
+    if (c->f) total_size_check(c, index);
+    return OZ_OK;
 }
 
 static oz_status weights_load(oz_ckpt *c, oz_err *err) {
@@ -159,15 +187,21 @@ static oz_status side_config(oz_ckpt *c, oz_err *err) {
     return OZ_OK;
 }
 
+static oz_status config_load(oz_ckpt *c, oz_err *err) {
+    char *path = oz_path_join(c->path, "config.json");
+    json_t *config = NULL;
+    oz_status st = oz_json_load(&config, path, OZ_JSON_LIMIT, err);
+    if (st == OZ_OK && !json_is_object(config)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: must be an object, found %s", path, oz_json_show(config));
+    if (st == OZ_OK) c->config = json_incref(config);
+    json_decref(config);
+    oz_free(path);
+    return st == OZ_OK ? side_config(c, err) : st;
+}
+
 static oz_status folder_load(oz_ckpt *c, oz_err *err) {
-    char *config = oz_path_join(c->path, "config.json");
-    oz_status st = oz_json_load(&c->config, config, OZ_JSON_LIMIT, err);
-    oz_free(config);
-    if (st != OZ_OK) return st;
-    OZ_NEED(json_is_object(c->config), err, OZ_E_FORMAT, "%s/config.json: must be an object, found %s", c->path, oz_json_show(c->config));
-    OZ_TRY(side_config(c, err));
-    OZ_TRY(weights_load(c, err));
-    return oz_experts_split(c, err);
+    OZ_TRY(oz_found(c->f, config_load(c, err), err));
+    OZ_TRY(oz_found(c->f, weights_load(c, err), err));
+    return oz_found(c->f, oz_experts_split(c, err), err);
 }
 
 /* ---- the view ---- */
@@ -180,8 +214,9 @@ oz_ckpt *oz_ckpt_new(const char *path) {
     return c;
 }
 
-static oz_status path_open(oz_ckpt **out, const char *path, oz_err *err) {
+static oz_status path_open(oz_ckpt **out, const char *path, const oz_findings *f, oz_err *err) {
     oz_ckpt *c = oz_ckpt_new(path);
+    c->f = f;
     c->is_gguf = oz_is_gguf(path);
     oz_status st;
     if (c->is_gguf)
@@ -197,19 +232,24 @@ static oz_status path_open(oz_ckpt **out, const char *path, oz_err *err) {
         return st;
     }
     tensors_sort(c);
+    c->f = NULL;
     *out = c;
     return OZ_OK;
 }
 
-oz_status oz_ckpt_open(oz_ckpt **out, const char *model, oz_err *err) {
+static oz_status model_open(oz_ckpt **out, const char *model, const oz_findings *f, oz_err *err) {
     *out = NULL;
     char *path;
     OZ_TRY(oz_hub_resolve(&path, model, err));
-    oz_status st = path_open(out, path, err);
+    oz_status st = path_open(out, path, f, err);
     if (st == OZ_E_NOT_FOUND && strcmp(path, model) != 0) oz_err_prefix(err, "`ounce pull %s` completes it", model); /* others leave snapshots of some files */
     oz_free(path);
     return st;
 }
+
+oz_status oz_ckpt_open(oz_ckpt **out, const char *model, oz_err *err) { return model_open(out, model, NULL, err); }
+
+oz_status oz_ckpt_open_all(oz_ckpt **out, const char *model, const oz_findings *f, oz_err *err) { return oz_found(f, model_open(out, model, f, err), err); }
 
 void oz_ckpt_close(oz_ckpt **pc) {
     oz_ckpt *c = *pc;

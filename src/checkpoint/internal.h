@@ -17,6 +17,7 @@ struct oz_ckpt {
     oz_map *by_name; /* index in tensors */
     oz_arena *arena; /* names of tensors and files */
     json_t *config;  /* owned */
+    const oz_findings *f; /* while it is being filled; NULL: the first error ends that */
 };
 
 enum { OZ_JSON_LIMIT = 256 << 20 }; /* of a JSON file: config, index, tokenizer */
@@ -28,7 +29,7 @@ oz_status oz_ckpt_map(oz_ckpt *c, size_t *index, const char *path, oz_err *err);
  * A name that is there already is OZ_E_FORMAT and names the tensor and both files. */
 oz_status oz_ckpt_add(oz_ckpt *c, const oz_tensor *t, oz_err *err);
 
-/* The tensors of one mapped safetensors file; file_name must live as long as c. */
+/* The tensors of one mapped safetensors file; file_name must live as long as c. With c->f those that are what they say. */
 oz_status oz_safetensors_load(oz_ckpt *c, const oz_mmap *m, const char *file_name, oz_err *err);
 
 /* Experts that share a tensor become tensors of their own, of the same bytes (experts.c). */

@@ -24,6 +24,7 @@ typedef struct reader {
     size_t n_data;
     span *spans; /* of the tensors read so far */
     size_t n_spans;
+    bool is_partial; /* some were left out */
 } reader;
 
 static uint64_t read_u64(const uint8_t *p) {
@@ -41,6 +42,12 @@ static oz_status metadata_check(const json_t *meta, const char *file, oz_err *er
                 file);
     }
     return OZ_OK;
+}
+
+/* Other readers refuse a file that does not say whose tensors these are; this one does not need it. */
+static void format_check(const reader *r, const json_t *header) {
+    if (r->ckpt->f && !json_object_get(json_object_get(header, "__metadata__"), "format"))
+        oz_found_warning(r->ckpt->f, "%s: __metadata__.format: expected \"pt\", which transformers asks for, found none", r->file);
 }
 
 static oz_status members_check(const json_t *info, const char *name, const char *file, oz_err *err) {
@@ -120,18 +127,24 @@ static int span_compare(const void *pa, const void *pb) {
     return a->end < b->end ? -1 : a->end > b->end; /* a tensor without bytes stands before the one that begins there */
 }
 
-static oz_status cover_check(reader *r, oz_err *err) {
+/* Span i begins where `last`, which ends at `at`, ended. */
+static oz_status next_check(const reader *r, size_t i, size_t last, size_t at, oz_err *err) {
     const oz_tensor *tensors = r->ckpt->tensors;
-    size_t at = 0;
+    const span *s = &r->spans[i];
+    const char *name = tensors[s->tensor].name;
+    OZ_NEED(s->begin >= at, err, OZ_E_FORMAT, "%s: its data begins at %zu, inside %s, which ends at %zu (%s)", name, s->begin,
+            tensors[r->spans[last].tensor].name, at, r->file);
+    OZ_NEED(s->begin == at, err, OZ_E_FORMAT, "%s: its data begins at %zu, expected %zu: the bytes before it belong to no tensor (%s)",
+            name, s->begin, at, r->file);
+    return OZ_OK;
+}
+
+static oz_status cover_check(reader *r, oz_err *err) {
+    size_t at = 0, last = 0;
     qsort(r->spans, r->n_spans, sizeof *r->spans, span_compare);
     for (size_t i = 0; i < r->n_spans; i++) {
-        const span *s = &r->spans[i];
-        const char *name = tensors[s->tensor].name;
-        OZ_NEED(s->begin >= at, err, OZ_E_FORMAT, "%s: its data begins at %zu, inside %s, which ends at %zu (%s)", name, s->begin,
-                tensors[r->spans[i - 1].tensor].name, at, r->file);
-        OZ_NEED(s->begin == at, err, OZ_E_FORMAT, "%s: its data begins at %zu, expected %zu: the bytes before it belong to no tensor (%s)",
-                name, s->begin, at, r->file);
-        at = s->end;
+        OZ_TRY(oz_found(r->ckpt->f, next_check(r, i, last, at, err), err));
+        if (r->spans[i].end >= at) at = r->spans[i].end, last = i;
     }
     OZ_NEED(at == r->n_data, err, OZ_E_FORMAT, "%s: the last tensor ends at %zu, the file holds %zu bytes of data", r->file, at, r->n_data);
     return OZ_OK;
@@ -140,13 +153,14 @@ static oz_status cover_check(reader *r, oz_err *err) {
 static oz_status header_read(reader *r, const json_t *header, oz_err *err) {
     const char *name;
     json_t *info;
+    format_check(r, header);
     json_object_foreach((json_t *)header, name, info) {
-        if (strcmp(name, "__metadata__") == 0)
-            OZ_TRY(metadata_check(info, r->file, err));
-        else
-            OZ_TRY(tensor_read(r, name, info, err));
+        const bool is_tensor = strcmp(name, "__metadata__") != 0;
+        const oz_status st = is_tensor ? tensor_read(r, name, info, err) : metadata_check(info, r->file, err);
+        r->is_partial |= is_tensor && st != OZ_OK;
+        OZ_TRY(oz_found(r->ckpt->f, st, err));
     }
-    return cover_check(r, err);
+    return r->is_partial ? OZ_OK : cover_check(r, err);
 }
 
 oz_status oz_safetensors_load(oz_ckpt *c, const oz_mmap *m, const char *file_name, oz_err *err) {

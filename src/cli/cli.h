@@ -19,7 +19,7 @@ typedef struct oz_cmd {
 } oz_cmd;
 
 /* Each is defined in cmd_<name>.c and has its row in main.c. */
-extern const oz_cmd oz_cmd_quantize, oz_cmd_convert, oz_cmd_inspect, oz_cmd_run, oz_cmd_logits, oz_cmd_tokenize, oz_cmd_detokenize,
+extern const oz_cmd oz_cmd_quantize, oz_cmd_convert, oz_cmd_inspect, oz_cmd_verify, oz_cmd_run, oz_cmd_logits, oz_cmd_tokenize, oz_cmd_detokenize,
     oz_cmd_template, oz_cmd_ppl, oz_cmd_kl, oz_cmd_bench, oz_cmd_synth, oz_cmd_pull;
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };

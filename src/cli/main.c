@@ -15,6 +15,7 @@ static const oz_cmd *const COMMANDS[] = {
     &oz_cmd_quantize,
     &oz_cmd_convert,
     &oz_cmd_inspect,
+    &oz_cmd_verify,
     &oz_cmd_run,
     &oz_cmd_logits,
     &oz_cmd_tokenize,

@@ -43,6 +43,11 @@ typedef struct oz_kl_cfg { int64_t ctx; bool half; int64_t limit_tok; } oz_kl_cf
  * unless it is the only one. Positions scored in a window of n: 0 .. n-2, or n/2 .. n-2 with half. */
 oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int32_t *ids, int64_t n_ids, const oz_kl_cfg *cfg, oz_err *err);
 
+/* ---- verify: everything that is wrong with a checkpoint ----
+ * model as oz_ckpt_open takes it. Errors are what loading would refuse; warnings what a reader cannot know to be right. A status of its own only where it could not
+ * go on (no memory, interrupted). */
+oz_status oz_verify_run(const char *model, const oz_findings *f, oz_err *err);
+
 /* ---- speed ---- */
 typedef struct oz_bench_row {
     bool prefill;

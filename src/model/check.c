@@ -38,8 +38,9 @@ static bool is_idle_kv(const char *name, bool kv) {
 }
 
 oz_status oz_surplus_check(const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, const oz_findings *f, oz_err *err) {
-    oz_kv_scheme kv = {0};
-    oz_status st = oz_found(f, oz_scheme_kv(&kv, oz_ckpt_config(c), err), err);
+    oz_kv_scheme kv;
+    oz_scheme_kv(&kv, oz_ckpt_config(c), NULL); /* resolving the schemes said what is wrong with it */
+    oz_status st = OZ_OK;
     oz_map *modules = oz_map_new(list->n);
     for (size_t i = 0; i < list->n; i++) oz_map_add(modules, list->items[i].module, strlen(list->items[i].module), (int64_t)i);
     for (size_t i = 0; st == OZ_OK && i < oz_ckpt_count(c); i++) {
@@ -55,4 +56,84 @@ oz_status oz_surplus_check(const oz_ckpt *c, const oz_arch_list *list, const oz_
     }
     oz_map_free(&modules);
     return st;
+}
+
+oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err) {
+    const oz_tensor *x = *out = oz_ckpt_find(c, t->name);
+    OZ_NEED(x, err, OZ_E_FORMAT, "%s: missing (%s)", t->name, oz_ckpt_path(c));
+    OZ_NEED(x->dtype == OZ_DTYPE_F32 || x->dtype == OZ_DTYPE_F16 || x->dtype == OZ_DTYPE_BF16, err, OZ_E_FORMAT, "%s: expected F32, F16 or BF16, found %s (%s)", t->name,
+            oz_dtype_get(x->dtype)->name, x->file_name);
+    OZ_NEED(x->n_dims == t->n_dims && memcmp(x->dims, t->dims, (size_t)t->n_dims * sizeof *t->dims) == 0, err, OZ_E_FORMAT, "%s: expected [%lld] and %d dimensions, found %d dimensions, the first %lld (%s)", t->name, (long long)t->dims[0],
+            t->n_dims, x->n_dims, x->n_dims ? (long long)x->dims[0] : 0, x->file_name);
+    return OZ_OK;
+}
+
+void oz_tied_head_check(const oz_ckpt *c, const oz_findings *f) {
+    const oz_module head = {"lm_head", "Linear", 0, 0, false};
+    if (oz_scheme_is_stored(c, &head)) oz_found_warning(f, "lm_head is stored quantized although tie_word_embeddings is true: the embedding is used (%s)", oz_ckpt_path(c));
+    const oz_tensor *h = oz_ckpt_find(c, "lm_head.weight"), *e = oz_ckpt_find(c, "model.embed_tokens.weight");
+    if (!h || !e) return;
+    if (h->n_bytes != e->n_bytes || memcmp(h->data, e->data, h->n_bytes) != 0)
+        oz_found_warning(f, "lm_head.weight differs from model.embed_tokens.weight although tie_word_embeddings is true: the embedding is used (%s)", h->file_name);
+    oz_ckpt_drop(c, h);
+}
+
+/* ---- a quantized cache: its scales lie beside the layer's projections ---- */
+
+oz_status oz_kv_bind(float *scales, bool *stored, const oz_ckpt *c, const oz_arch_list *list, const oz_kv_of *of, oz_err *err) {
+    const char *module = NULL;
+    *stored = false;
+    for (size_t i = 0; i < list->n && !module; i++)
+        if (list->items[i].layer == of->layer && list->items[i].slot == OZ_SLOT_Q) module = list->items[i].module;
+    OZ_NEED(of->mixer == OZ_MIXER_GQA && module, err, OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme: a quantized cache is not supported for layer %lld's kind of attention", (long long)of->layer);
+    char *name = oz_strndup(module, (size_t)(strrchr(module, '.') - module));
+    oz_status st = oz_scheme_bind_kv(scales, scales + of->n_heads_kv, stored, c, name, &of->scheme, of->n_heads_kv, err);
+    oz_free(name);
+    return st;
+}
+
+void oz_kv_missing(const oz_findings *f) { oz_found_warning(f, "quantization_config.kv_cache_scheme: no scales are stored; 1 is taken, which may cost accuracy"); }
+
+static oz_status kv_check(const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err) {
+    oz_kv_scheme s;
+    const oz_arch *arch;
+    oz_dims d;
+    if (oz_scheme_kv(&s, oz_ckpt_config(c), NULL) != OZ_OK || !s.quantized) return OZ_OK;
+    OZ_TRY(oz_arch_read(&arch, &d, oz_ckpt_config(c), err));
+    float *scales = oz_alloc_array((size_t)d.n_heads_kv * 2, sizeof *scales);
+    bool missing = false;
+    oz_status st = OZ_OK;
+    for (int64_t i = 0; i < d.n_layers && st == OZ_OK; i++) {
+        bool stored;
+        st = oz_kv_bind(scales, &stored, c, list, &(oz_kv_of){s, arch->layer(&d, i).mixer, i, d.n_heads_kv}, err);
+        missing |= st == OZ_OK && !stored;
+        st = oz_found(f, st, err);
+    }
+    oz_free(scales);
+    if (st == OZ_OK && missing) oz_kv_missing(f);
+    return st;
+}
+
+/* ---- all of it ---- */
+
+static bool is_tied(const json_t *config) {
+    const oz_arch *arch;
+    oz_dims d;
+    return oz_arch_read(&arch, &d, config, NULL) == OZ_OK && d.features & OZ_F_TIED;
+}
+
+oz_status oz_model_check(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err) {
+    OZ_TRY(oz_schemes_resolve(schemes, c, list, f, err));
+    for (size_t i = 0; i < list->n; i++) {
+        const oz_arch_tensor *t = &list->items[i];
+        const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
+        const oz_tensor *x;
+        oz_weight w;
+        if (!oz_is_matrix(t)) OZ_TRY(oz_found(f, oz_vector_find(&x, c, t, err), err));
+        else if (!schemes[i].unknown) OZ_TRY(oz_scheme_bind_all(&w, c, &m, &schemes[i], f, err));
+    }
+    OZ_TRY(oz_surplus_check(c, list, schemes, f, err));
+    OZ_TRY(kv_check(c, list, f, err));
+    if (is_tied(oz_ckpt_config(c))) oz_tied_head_check(c, f);
+    return OZ_OK;
 }

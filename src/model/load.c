@@ -17,14 +17,10 @@ static oz_slot_ref *slot_at(oz_model *m, const oz_arch_tensor *t) {
     return t->layer < 0 ? &m->top[t->slot] : &m->layers[(int64_t)t->layer * OZ_SLOT_COUNT + t->slot];
 }
 
-/* A norm weight or bias: any float dtype, exact shape, to f32 on the device. */
+/* A norm weight or bias, to f32 on the device. */
 static oz_status vec_load(float **out, oz_model *m, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err) {
-    const oz_tensor *x = oz_ckpt_find(c, t->name);
-    OZ_NEED(x, err, OZ_E_FORMAT, "%s: missing (%s)", t->name, oz_ckpt_path(c));
-    OZ_NEED(x->dtype == OZ_DTYPE_F32 || x->dtype == OZ_DTYPE_F16 || x->dtype == OZ_DTYPE_BF16, err, OZ_E_FORMAT, "%s: expected F32, F16 or BF16, found %s (%s)", t->name,
-            oz_dtype_get(x->dtype)->name, x->file_name);
-    OZ_NEED(x->n_dims == t->n_dims && memcmp(x->dims, t->dims, (size_t)t->n_dims * sizeof *t->dims) == 0, err, OZ_E_FORMAT, "%s: expected [%lld] and %d dimensions, found %d dimensions, the first %lld (%s)", t->name, (long long)t->dims[0],
-            t->n_dims, x->n_dims, x->n_dims ? (long long)x->dims[0] : 0, x->file_name);
+    const oz_tensor *x;
+    OZ_TRY(oz_vector_find(&x, c, t, err));
     float *host, *dev;
     OZ_TRY(oz_big_new((void **)&host, (size_t)t->rows * sizeof *host, t->name, err));
     const oz_weight order = {.rows = t->rows, .rope_heads = x->rope_heads}; /* a bias of q or k out of a GGUF is interleaved as its rows are */
@@ -130,8 +126,8 @@ static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor
     return OZ_OK;
 }
 
-/* The scales of a quantized cache: of each layer that is loaded, under its attention module's name. */
-static oz_status kv_load(oz_model *m, const oz_ckpt *c, oz_err *err) {
+/* The scales of a quantized cache: of each layer that is loaded. */
+static oz_status kv_load(oz_model *m, const oz_ckpt *c, const oz_arch_list *list, oz_err *err) {
     oz_kv_scheme s;
     const oz_dims *d = &m->dims;
     OZ_TRY(oz_scheme_kv(&s, oz_ckpt_config(c), err));
@@ -144,16 +140,8 @@ static oz_status kv_load(oz_model *m, const oz_ckpt *c, oz_err *err) {
     bool missing = false;
     oz_status st = OZ_OK;
     for (int64_t i = m->layer_begin; i < m->layer_end && st == OZ_OK; i++) {
-        const int at = oz_model_slot(m, i, OZ_SLOT_K).linear >= 0 ? oz_model_slot(m, i, OZ_SLOT_K).linear : oz_model_slot(m, i, OZ_SLOT_Q).linear;
-        if (m->arch->layer(d, i).mixer != OZ_MIXER_GQA || at < 0) {
-            st = oz_err_set(err, OZ_E_UNSUPPORTED, __FILE__, __LINE__, "quantization_config.kv_cache_scheme: a quantized cache is not supported for layer %lld's kind of attention", (long long)i);
-            break;
-        }
-        const char *q = m->program.linears[at].module, *dot = strrchr(q, '.');
-        char *name = oz_asprintf("%.*s", (int)(dot - q), q);
         bool stored;
-        st = oz_scheme_bind_kv(k, k + all, &stored, c, name, &s, all, err);
-        oz_free(name);
+        st = oz_kv_bind(k, &stored, c, list, &(oz_kv_of){s, m->arch->layer(d, i).mixer, i, all}, err);
         missing |= !stored;
         for (int64_t j = 0; j < 2; j++) {
             float *scales = m->kv_scales + (2 * i + j) * n;
@@ -162,7 +150,7 @@ static oz_status kv_load(oz_model *m, const oz_ckpt *c, oz_err *err) {
         }
     }
     oz_free(k);
-    if (st == OZ_OK && missing) oz_log_warn("quantization_config.kv_cache_scheme: no scales are stored; 1 is taken, which may cost accuracy");
+    if (st == OZ_OK && missing) oz_kv_missing(NULL);
     return st;
 }
 
@@ -341,16 +329,6 @@ static void info_fill(oz_model *m) {
     }
 }
 
-static void tied_head_check(const oz_ckpt *c) {
-    const oz_module head = {"lm_head", "Linear", 0, 0, false};
-    if (oz_scheme_is_stored(c, &head)) oz_log_warn("lm_head is stored quantized although tie_word_embeddings is true: the embedding is used (%s)", oz_ckpt_path(c));
-    const oz_tensor *h = oz_ckpt_find(c, "lm_head.weight"), *e = oz_ckpt_find(c, "model.embed_tokens.weight");
-    if (!h || !e) return;
-    if (h->n_bytes != e->n_bytes || memcmp(h->data, e->data, h->n_bytes) != 0)
-        oz_log_warn("lm_head.weight differs from model.embed_tokens.weight although tie_word_embeddings is true: the embedding is used (%s)", h->file_name);
-    oz_ckpt_drop(c, h);
-}
-
 /* Longrope has two sets of frequencies, for sequences of up to its original length and for longer ones. One is chosen here for all: keys in the cache
  * were turned by it. */
 static int64_t max_len_of(const oz_dims *d, const oz_model_cfg *cfg) {
@@ -393,8 +371,8 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
         st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "layers [%lld, %lld) of %lld", (long long)m->layer_begin, (long long)m->layer_end, (long long)dims.n_layers);
     if (st == OZ_OK) st = oz_surplus_check(ckpt, &list, schemes, NULL, err);
     if (st == OZ_OK) st = weights_load(m, ckpt, &list, schemes, err);
-    if (st == OZ_OK) st = kv_load(m, ckpt, err);
-    if (st == OZ_OK && !m->headless && (dims.features & OZ_F_TIED)) tied_head_check(ckpt);
+    if (st == OZ_OK) st = kv_load(m, ckpt, &list, err);
+    if (st == OZ_OK && !m->headless && (dims.features & OZ_F_TIED)) oz_tied_head_check(ckpt, NULL);
     if (st == OZ_OK) st = bufs_new(m, err);
     if (st == OZ_OK) st = route_new(m, err);
     if (st == OZ_OK) st = oz_plan_compile(m, err);

@@ -7,7 +7,6 @@
 #include <strings.h>
 #include "base/json.h"
 #include "base/mem.h"
-#include "base/progress.h"
 #include "scheme/internal.h"
 
 /* ---- formats ---- */
@@ -295,7 +294,7 @@ static oz_status check_status(const oz_config *c, oz_err *err) {
     OZ_NEED(i < 5, err, OZ_E_FORMAT, "%s.quantization_status: must be initialized, calibration, frozen, compressed or decompressed, found \"%.40s\"", c->path,
             status);
     if (i != 2 && i != 3) /* published files say frozen and mean compressed */
-        oz_log_warn("%s.quantization_status: expected compressed, found %s; the stored tensors decide", c->path, status);
+        oz_found_warning(c->f, "%s.quantization_status: expected compressed, found %s; the stored tensors decide", c->path, status);
     return OZ_OK;
 }
 
@@ -342,6 +341,7 @@ static oz_status best_hit(oz_hit *out, oz_patterns *p, const oz_module *m, const
 }
 
 static bool same_meaning(const oz_group *a, const oz_group *b) {
+    if (a->scheme.unknown || b->scheme.unknown) return true; /* what is wrong with it was said */
     if (!a->weights.present && !b->weights.present && !a->acts.present && !b->acts.present) return true;
     return oz_args_equal(&a->weights, &b->weights) && oz_args_equal(&a->acts, &b->acts) && strcmp(a->format, b->format) == 0;
 }

@@ -3,16 +3,8 @@
 #include <string.h>
 #include "base/json.h"
 #include "base/mem.h"
-#include "base/progress.h"
 #include "base/str.h"
 #include "scheme/internal.h"
-
-oz_status oz_found(const oz_findings *f, oz_status st, oz_err *err) {
-    if (st == OZ_OK || !f || st == OZ_E_NOMEM || st == OZ_E_INTERRUPTED) return st;
-    f->add(f->arg, true, err->msg);
-    oz_err_clear(err);
-    return OZ_OK;
-}
 
 /* Leaves c->json NULL where the model is not quantized. */
 static oz_status locate(oz_config *c, const json_t *model, oz_err *err) {
@@ -77,13 +69,8 @@ static void config_deinit(oz_config *c) {
 
 static void warn_unused(const oz_config *c) {
     for (size_t i = 0; i < c->n_groups; i++)
-        for (size_t k = 0; k < c->groups[i].targets.n; k++) {
-            if (c->groups[i].targets.used[k]) continue;
-            char *text = oz_asprintf("%s.targets: '%.100s' matches no module of this model", c->groups[i].path, c->groups[i].targets.items[k].text);
-            if (c->f) c->f->add(c->f->arg, false, text);
-            else oz_log_warn("%s", text);
-            oz_free(text);
-        }
+        for (size_t k = 0; k < c->groups[i].targets.n; k++)
+            if (!c->groups[i].targets.used[k]) oz_found_warning(c->f, "%s.targets: '%.100s' matches no module of this model", c->groups[i].path, c->groups[i].targets.items[k].text);
 }
 
 oz_status oz_scheme_resolve_all(oz_scheme *schemes, const json_t *model, const oz_module *modules, size_t n, const oz_findings *f, oz_err *err) {
@@ -100,7 +87,7 @@ oz_status oz_scheme_resolve_all(oz_scheme *schemes, const json_t *model, const o
         if (st != OZ_OK) schemes[i].unknown = true;
         st = oz_found(f, st, err);
     }
-    if (st == OZ_OK) warn_unused(&c);
+    if (st == OZ_OK && !broken) warn_unused(&c);
     config_deinit(&c);
     return st;
 }

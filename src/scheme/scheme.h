@@ -5,6 +5,7 @@
 #define OZ_SCHEME_SCHEME_H
 #include <jansson.h>
 #include "base/err.h"
+#include "base/findings.h"
 #include "checkpoint/checkpoint.h"
 #include "number/number.h"
 
@@ -46,11 +47,6 @@ const oz_preset *oz_preset_at(size_t i);
 const oz_preset *oz_preset_find(const char *name);
 
 typedef struct oz_module { const char *name; const char *class_name; int64_t rows, cols; bool stored; /* oz_scheme_is_stored */ } oz_module; /* no ".weight" */
-
-/* The rules go on after an error where someone takes what they find; else the first one ends them. */
-typedef struct oz_findings { void (*add)(void *arg, bool is_error, const char *text); void *arg; } oz_findings;
-/* st is passed on without findings; else err goes to them and all is well. */
-oz_status oz_found(const oz_findings *f, oz_status st, oz_err *err);
 
 /* A target or ignore pattern: exact name, class name, or "re:" regular expression anchored at the start (Python's re.match). */
 oz_status oz_pattern_match(bool *hit, const char *pattern, const oz_module *m, oz_err *err);
