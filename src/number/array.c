@@ -54,9 +54,20 @@ void oz_to_f32(float *dst, oz_dtype d, const void *src, int64_t n) {
     else blocks_to(dst, d, src, n);
 }
 
+static uint8_t e8m0_from_f32(float f) {
+    int exponent;
+    frexpf(f, &exponent);
+    return (uint8_t)(exponent + 126);
+}
+
 void oz_from_f32(void *dst, oz_dtype d, const float *src, int64_t n) {
     if (d == OZ_DTYPE_F32) {
         memcpy(dst, src, (size_t)n * 4);
+        return;
+    }
+    if (d == OZ_DTYPE_F8_E4M3 || d == OZ_DTYPE_F8_E8M0) {
+        uint8_t (*byte)(float) = d == OZ_DTYPE_F8_E4M3 ? oz_e4m3_from_f32 : e8m0_from_f32;
+        for (int64_t i = 0; i < n; i++) ((uint8_t *)dst)[i] = byte(src[i]);
         return;
     }
     uint16_t (*narrow)(float) = d == OZ_DTYPE_F16 ? oz_f16_from_f32 : oz_bf16_from_f32;

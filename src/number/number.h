@@ -31,6 +31,7 @@ typedef enum oz_codec {
 typedef enum oz_order { OZ_ORDER_STREAM, OZ_ORDER_WORDS, OZ_ORDER_AWQ } oz_order;
 /* Field i of a stream whose words lie `step` bytes apart. */
 uint32_t oz_field_get(const void *words, int64_t step, int bits, oz_order order, int64_t i);
+void oz_field_put(void *words, int64_t step, int bits, oz_order order, int64_t i, uint32_t value); /* the field is zero before; not AWQ's order */
 int64_t oz_field_words(int bits, oz_order order, int64_t n); /* words that n fields fill */
 
 typedef struct oz_codec_info {
@@ -99,9 +100,11 @@ typedef struct oz_rtn { oz_codec codec; int64_t group_size; /* 0: channel */ oz_
 int64_t oz_codec_row_bytes(oz_codec c, int64_t cols);
 /* The code nearest to x / scale, as a number: clamped to the codec's range, then rounded, ties to even. */
 float oz_code_nearest(oz_codec c, float x_over_scale);
-/* Stores a row of codes given as numbers. */
+/* Stores a row of codes given as numbers, those of oz_weight_codes. Not for transposed codecs. */
 void oz_codes_store(void *codes_row, oz_codec c, const float *codes, int64_t cols);
-/* One row: codes_row (storage of the codec, padded bits zero), scales_row [n_groups] in scale_dtype. src f32 [cols]. */
+/* One row as numbers: codes [cols] (may be src), scales [n_groups], which scale_dtype holds exactly. */
+oz_status oz_rtn_numbers(float *codes, float *scales, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);
+/* The same as stored: codes_row (storage of the codec, padded bits zero), scales_row [n_groups] in scale_dtype. src f32 [cols]. */
 oz_status oz_rtn_row(void *codes_row, void *scales_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);
 
 /* Dynamic activation quantization, the definitions kernels follow (formats.md section 10.11 and 3.5). One token; x f32 [n].

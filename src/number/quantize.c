@@ -18,11 +18,14 @@ float oz_code_nearest(oz_codec codec, float t) {
 
 /* Column c of a row whose storage was zero. */
 static void put_code(uint8_t *row, oz_codec codec, int64_t c, float code) {
+    const oz_codec_info *info = oz_codec_get(codec);
     switch (codec) {
     case OZ_CODEC_F8E4M3: row[c] = oz_e4m3_from_f32(code); break;
     case OZ_CODEC_I4P: row[c / 2] |= (uint8_t)(((int)code + 8) << (c % 2 * 4)); break;
     case OZ_CODEC_I8P: row[c] = (uint8_t)((int)code + 128); break;
-    default: row[c] = (uint8_t)(int8_t)code; break;
+    case OZ_CODEC_I8: row[c] = (uint8_t)(int8_t)code; break;
+    case OZ_CODEC_E2M1: row[c / 2] |= (uint8_t)((int)code << (c % 2 * 4)); break;
+    default: oz_field_put(row, 4, info->bits, info->order, c, (uint32_t)((int)code - info->code_min));
     }
 }
 
@@ -31,33 +34,46 @@ void oz_codes_store(void *codes_row, oz_codec codec, const float *codes, int64_t
     for (int64_t c = 0; c < cols; c++) put_code(codes_row, codec, c, codes[c]);
 }
 
-/* The scale as stored. A group so small that its scale rounds to zero takes the smallest one that the type has: its codes
+/* The scale as scale_dtype holds it. A group so small that its scale rounds to zero takes the smallest one that the type has: its codes
  * stay in range, and no stored scale is zero. */
-static oz_status make_scale(float *scale, void *stored, oz_dtype dtype, float amax, float half, oz_err *err) {
+static oz_status make_scale(float *scale, oz_dtype dtype, float amax, float half, oz_err *err) {
+    uint8_t stored[4];
     *scale = amax > 0 ? amax / half : 1.0f;
     oz_from_f32(stored, dtype, scale, 1);
     oz_to_f32(scale, dtype, stored, 1);
-    if (*scale == 0) {
-        *scale = dtype == OZ_DTYPE_F16 ? 0x1p-24f : dtype == OZ_DTYPE_BF16 ? 0x1p-133f : 0x1p-149f;
-        oz_from_f32(stored, dtype, scale, 1);
-    }
+    if (*scale == 0) *scale = dtype == OZ_DTYPE_F16 ? 0x1p-24f : dtype == OZ_DTYPE_BF16 ? 0x1p-133f : 0x1p-149f;
     OZ_NEED(isfinite(*scale), err, OZ_E_FORMAT, "scale %g does not fit %s", (double)(amax / half), oz_dtype_get(dtype)->name);
     return OZ_OK;
 }
 
-oz_status oz_rtn_row(void *codes_row, void *scales_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
-    const oz_codec_info *info = oz_codec_get(q->codec);
+/* Columns [c, c + n), which share a scale. */
+static oz_status group_scale(float *scale, const oz_rtn *q, const float *src, int64_t c, int64_t n, oz_err *err) {
+    float amax = 0;
+    for (int64_t i = c; i < c + n; i++) {
+        OZ_NEED(isfinite(src[i]), err, OZ_E_FORMAT, "column %lld: expected a finite weight, found %g", (long long)i, (double)src[i]);
+        if (fabsf(src[i]) > amax) amax = fabsf(src[i]);
+    }
+    return make_scale(scale, q->scale_dtype, amax, half_range(oz_codec_get(q->codec)), err);
+}
+
+oz_status oz_rtn_numbers(float *codes, float *scales, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
     const int64_t step = q->group_size > 0 ? q->group_size : cols;
-    const size_t scale_bytes = (size_t)oz_dtype_get(q->scale_dtype)->block_bytes;
+    for (int64_t c = 0, g = 0; c < cols; c += step, g++) {
+        const int64_t n = c + step < cols ? step : cols - c;
+        OZ_TRY(group_scale(&scales[g], q, src, c, n, err));
+        for (int64_t i = c; i < c + n; i++) codes[i] = oz_code_nearest(q->codec, src[i] / scales[g]);
+    }
+    return OZ_OK;
+}
+
+oz_status oz_rtn_row(void *codes_row, void *scales_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
+    const int64_t step = q->group_size > 0 ? q->group_size : cols;
     memset(codes_row, 0, (size_t)oz_codec_row_bytes(q->codec, cols));
     for (int64_t c = 0, g = 0; c < cols; c += step, g++) {
         const int64_t n = c + step < cols ? step : cols - c;
-        float amax = 0, scale;
-        for (int64_t i = c; i < c + n; i++) {
-            OZ_NEED(isfinite(src[i]), err, OZ_E_FORMAT, "column %lld: expected a finite weight, found %g", (long long)i, (double)src[i]);
-            if (fabsf(src[i]) > amax) amax = fabsf(src[i]);
-        }
-        OZ_TRY(make_scale(&scale, (uint8_t *)scales_row + (size_t)g * scale_bytes, q->scale_dtype, amax, half_range(info), err));
+        float scale;
+        OZ_TRY(group_scale(&scale, q, src, c, n, err));
+        oz_from_f32((uint8_t *)scales_row + (size_t)g * (size_t)oz_dtype_get(q->scale_dtype)->block_bytes, q->scale_dtype, &scale, 1);
         for (int64_t i = c; i < c + n; i++) put_code(codes_row, q->codec, i, oz_code_nearest(q->codec, src[i] / scale));
     }
     return OZ_OK;

@@ -65,6 +65,13 @@ uint32_t oz_field_get(const void *words, int64_t step, int bits, oz_order order,
     return v & mask;
 }
 
+void oz_field_put(void *words, int64_t step, int bits, oz_order order, int64_t i, uint32_t value) {
+    const int64_t whole = 32 / bits, k = order == OZ_ORDER_WORDS ? i / whole : i * bits / 32, at = order == OZ_ORDER_WORDS ? i % whole * bits : i * bits % 32;
+    const uint32_t low = word_at(words, step, k) | value << at, high = at + bits > 32 ? word_at(words, step, k + 1) | value >> (32 - at) : 0;
+    memcpy((uint8_t *)words + k * step, &low, sizeof low);
+    if (at + bits > 32) memcpy((uint8_t *)words + (k + 1) * step, &high, sizeof high);
+}
+
 int64_t oz_field_words(int bits, oz_order order, int64_t n) {
     const int64_t whole = 32 / bits;
     return order == OZ_ORDER_STREAM ? (n * bits + 31) / 32 : (n + whole - 1) / whole;

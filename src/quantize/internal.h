@@ -52,7 +52,15 @@ void oz_stream_deinit(oz_stream *s);
 /* n values of the tensor `name` as `to` (F32, F16, BF16). Ranges begin at multiples of `grain`, and all but the last have a
  * multiple of it: a block, or a row. */
 oz_status oz_stream_put(oz_stream *s, const char *name, oz_dtype to, int64_t n, int64_t grain, oz_fill_fn *fill, void *arg, oz_err *err);
-/* The tensors of a module under a quantized scheme, rounded to nearest. fill is asked for whole rows. OZ_E_FORMAT: a value that cannot be
+/* A band: rows of a module that share scales (block_rows of them, else one), as numbers. The maker fills them in, several threads at once for different bands; codes as in
+ * oz_weight_codes, scales exact in their type. Under one scale for all rows, each band gives the same one. zeros are 0 before. */
+typedef struct oz_band { int64_t row0, n_rows; float *codes /* [n_rows, cols] */, *scales, *zeros /* [n_groups] */; } oz_band;
+typedef oz_status oz_band_fn(void *arg, const oz_band *b, oz_err *err);
+/* What the tensors of a module are made of; beside the bands, what its scheme asks for. */
+typedef struct oz_made { oz_band_fn *band; void *arg; const int32_t *g_idx; float divisor, input_scale; int8_t input_zero; } oz_made;
+/* All tensors of a module under any scheme of compressed-tensors: the one writer of them. scale_dtype: F32, F16 or BF16, where the scheme leaves it open. */
+oz_status oz_stream_made(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype scale_dtype, const oz_made *made, oz_err *err);
+/* The same of values, rounded to nearest. fill is asked for whole rows. OZ_E_FORMAT: a value that cannot be
  * quantized; the message names row and column. */
 oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, oz_fill_fn *fill, void *arg, oz_err *err);
 /* A module whose codes and scales are in memory. */

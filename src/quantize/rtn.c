@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "quantize/internal.h"
 #include <stdio.h>
 #include <string.h>
@@ -196,24 +197,28 @@ static oz_status add_unknown(oz_quantize *q, oz_err *err) {
 
 static json_t *new_config(const oz_quantize *q) {
     json_t *config = json_deep_copy(oz_ckpt_config(q->ckpt));
-    const char **ignore = oz_alloc_array(q->n_items + 1, sizeof *ignore);
+    oz_module *modules = oz_alloc_array(q->n_items + 1, sizeof *modules);
+    oz_scheme *schemes = oz_alloc_array(q->n_items + 1, sizeof *schemes);
     char **others = oz_alloc_array(q->n_items + 1, sizeof *others);
     size_t n = 0, n_others = 0;
     for (size_t i = 0; i < q->list.n; i++) {
-        if (is_linear(q->items[i].arch) && !q->items[i].quantized) ignore[n++] = q->items[i].arch->module;
-        if (q->tied && q->items[i].arch->role == OZ_ROLE_HEAD && q->items[i].quantized) json_object_set_new(config, "tie_word_embeddings", json_false());
+        const item *it = &q->items[i];
+        if (is_linear(it->arch)) modules[n] = module_of(it->arch), schemes[n++] = it->quantized ? q->scheme : OZ_SCHEME_DENSE;
+        if (q->tied && it->arch->role == OZ_ROLE_HEAD && it->quantized) json_object_set_new(config, "tie_word_embeddings", json_false());
     }
     for (size_t i = q->list.n; i < q->n_items; i++) { /* a matrix that the architecture does not speak of may be a linear module to a reader */
         const oz_tensor *t = q->items[i].tensor;
-        const char *dot = strrchr(t->name, '.');
-        if (t->n_dims == 2 && dot && strcmp(dot, ".weight") == 0) ignore[n++] = others[n_others++] = oz_strndup(t->name, (size_t)(dot - t->name));
+        if (t->n_dims != 2 || !oz_str_ends(t->name, ".weight")) continue;
+        others[n_others++] = oz_strndup(t->name, strlen(t->name) - strlen(".weight"));
+        modules[n] = (oz_module){others[n_others - 1], "Linear", t->dims[0], t->dims[1], false}, schemes[n++] = OZ_SCHEME_DENSE;
     }
-    json_object_set_new(config, "quantization_config", oz_scheme_config(&q->scheme, ignore, n));
+    json_object_set_new(config, "quantization_config", oz_scheme_config(modules, schemes, n, NULL));
     while (n_others > 0) oz_free(others[--n_others]);
     oz_free(others);
+    oz_free(modules);
+    oz_free(schemes);
     if (!json_object_get(config, "torch_dtype") && !json_object_get(config, "dtype"))
         json_object_set_new(config, "torch_dtype", json_string(oz_dtype_get(q->model_dtype)->torch));
-    oz_free(ignore);
     return config;
 }
 

@@ -1,4 +1,4 @@
-/* The two ways in which a tensor is made, as plain floats or as codes and scales, chunk by chunk; and the third, a copy. */
+/* The ways in which tensors are made, chunk by chunk: one as plain floats, those of a quantized module out of numbers that a function gives band by band, and a copy. */
 #include "base/file.h"
 #include "base/mem.h"
 #include "quantize/internal.h"
@@ -81,26 +81,10 @@ oz_status oz_stream_put(oz_stream *s, const char *name, oz_dtype to, int64_t n, 
 
 /* ---- quantized ---- */
 
-/* Some rows of one module. */
-typedef struct rtn_chunk {
-    const oz_stream *s;
-    oz_rtn rtn;
-    int64_t cols, row0, code_bytes, scale_bytes; /* bytes of a row */
-    oz_fill_fn *fill;
-    void *arg;
-    oz_err *errs; /* one a thread */
-} rtn_chunk;
-
-static void quantize_rows(void *arg, int thread, int64_t begin, int64_t end) {
-    const rtn_chunk *c = arg;
-    float *row = c->s->scratch + thread * c->cols;
-    for (int64_t i = begin; i < end; i++) {
-        void *codes = (char *)c->s->chunk + i * c->code_bytes, *scales = (char *)c->s->scales + i * c->scale_bytes;
-        c->fill(c->arg, row, (c->row0 + i) * c->cols, c->cols);
-        if (oz_rtn_row(codes, scales, &c->rtn, row, c->cols, &c->errs[thread]) == OZ_OK) continue;
-        oz_err_prefix(&c->errs[thread], "row %lld", (long long)(c->row0 + i));
-        return;
-    }
+static size_t part_bytes(const oz_part *p) {
+    size_t n_bytes;
+    oz_dtype_bytes(&n_bytes, p->dtype, p->dims[0] * (p->n_dims > 1 ? p->dims[1] : 1));
+    return n_bytes;
 }
 
 static oz_status put_part(oz_stream *s, const oz_module *m, const oz_part *part, int64_t offset, const void *data, int64_t n_bytes,
@@ -111,33 +95,122 @@ static oz_status put_part(oz_stream *s, const oz_module *m, const oz_part *part,
     return st == OZ_OK ? wrote(s, (size_t)n_bytes) : st;
 }
 
-static oz_status put_rows(oz_stream *s, rtn_chunk *c, const oz_module *m, const oz_part *parts, int64_t n_rows, oz_err *err) {
-    for (c->row0 = 0; c->row0 < m->rows; c->row0 += n_rows) {
-        const int64_t n = m->rows - c->row0 < n_rows ? m->rows - c->row0 : n_rows;
-        oz_pool_run(s->pool, n, 1, quantize_rows, c);
-        for (int t = 0; t < oz_pool_threads(s->pool); t++) OZ_NEED(c->errs[t].code == OZ_OK, err, c->errs[t].code, "%s", c->errs[t].msg);
-        OZ_TRY(put_part(s, m, &parts[0], c->row0 * c->code_bytes, s->chunk, n * c->code_bytes, err));
-        OZ_TRY(put_part(s, m, &parts[1], c->row0 * c->scale_bytes, s->scales, n * c->scale_bytes, err));
+/* Some rows of one module; a band is as many of them as share scales. */
+typedef struct chunk {
+    const oz_stream *s;
+    const oz_scheme *scheme;
+    const oz_made *made;
+    oz_part parts[OZ_MAX_PARTS];
+    int n_parts;
+    int64_t cols, row0, n_rows, band_rows, n_groups, code_bytes, scale_bytes, scratch; /* bytes of a row, and of a band's scales; floats of a thread */
+    oz_dtype scale_dtype;
+    int8_t *zeros;  /* behind the scales, a band after the other */
+    oz_err *errs;   /* one a thread */
+} chunk;
+
+static void make_bands(void *arg, int thread, int64_t begin, int64_t end) {
+    const chunk *c = arg;
+    oz_err *err = &c->errs[thread];
+    oz_band b = {.codes = c->s->scratch + thread * c->scratch};
+    b.scales = b.codes + c->band_rows * c->cols, b.zeros = b.scales + c->n_groups;
+    for (int64_t i = begin; i < end && err->code == OZ_OK; i++) {
+        const int64_t at = i * c->band_rows;
+        b.row0 = c->row0 + at, b.n_rows = c->n_rows - at < c->band_rows ? c->n_rows - at : c->band_rows;
+        for (int64_t g = 0; g < c->n_groups; g++) b.zeros[g] = 0;
+        if (c->made->band(c->made->arg, &b, err) != OZ_OK) return;
+        for (int64_t r = 0; r < b.n_rows; r++) oz_codes_store((char *)c->s->chunk + (at + r) * c->code_bytes, c->scheme->codec, b.codes + r * c->cols, c->cols);
+        oz_from_f32((char *)c->s->scales + i * c->scale_bytes, c->scale_dtype, b.scales, c->n_groups);
+        for (int64_t g = 0; g < c->n_groups; g++) c->zeros[i * c->n_groups + g] = (int8_t)b.zeros[g];
     }
+}
+
+/* Zero points as fields of words that run down the rows. Chunks begin at multiples of 32 rows, so at a whole word. */
+static oz_status put_zero_fields(oz_stream *s, const chunk *c, const oz_module *m, const oz_part *p, oz_err *err) {
+    const oz_codec_info *codec = oz_codec_get(c->scheme->codec);
+    const int64_t n = c->n_groups, words = oz_field_words(codec->bits, codec->order, c->n_rows);
+    uint32_t *out = oz_alloc_array((size_t)(words * n), sizeof *out);
+    for (int64_t r = 0; r < c->n_rows; r++)
+        for (int64_t g = 0; g < n; g++) oz_field_put(out + g, n * 4, codec->bits, codec->order, r, (uint32_t)(c->zeros[r * n + g] - codec->code_min));
+    oz_status st = put_part(s, m, p, oz_field_words(codec->bits, codec->order, c->row0) * n * 4, out, words * n * 4, err);
+    oz_free(out);
+    return st;
+}
+
+/* What grows with the rows. */
+static oz_status put_rows(oz_stream *s, const chunk *c, const oz_module *m, oz_err *err) {
+    const int64_t one = c->scheme->per_tensor, band0 = c->row0 / c->band_rows, bands = one ? band0 == 0 : (c->n_rows + c->band_rows - 1) / c->band_rows;
+    for (int i = 0; i < c->n_parts; i++) {
+        const oz_part *p = &c->parts[i];
+        if (p->kind == OZ_PART_CODES) OZ_TRY(put_part(s, m, p, c->row0 * c->code_bytes, s->chunk, c->n_rows * c->code_bytes, err));
+        else if (p->kind == OZ_PART_SCALE && bands) OZ_TRY(put_part(s, m, p, band0 * c->scale_bytes, s->scales, bands * c->scale_bytes, err));
+        else if (p->kind == OZ_PART_ZERO && p->dtype == OZ_DTYPE_I32) OZ_TRY(put_zero_fields(s, c, m, p, err));
+        else if (p->kind == OZ_PART_ZERO && bands) OZ_TRY(put_part(s, m, p, band0 * c->n_groups, c->zeros, bands * c->n_groups, err));
+    }
+    return OZ_OK;
+}
+
+/* What does not. */
+static oz_status put_rest(oz_stream *s, const chunk *c, const oz_module *m, oz_err *err) {
+    const int64_t shape[] = {m->rows, m->cols};
+    for (int i = 0; i < c->n_parts; i++) {
+        const oz_part *p = &c->parts[i];
+        uint8_t scale[4];
+        if (p->kind == OZ_PART_SHAPE) OZ_TRY(put_part(s, m, p, 0, shape, sizeof shape, err));
+        if (p->kind == OZ_PART_G_IDX) OZ_TRY(put_part(s, m, p, 0, c->made->g_idx, m->cols * 4, err));
+        if (p->kind == OZ_PART_DIVISOR) OZ_TRY(put_part(s, m, p, 0, &c->made->divisor, 4, err));
+        if (p->kind == OZ_PART_INPUT_ZERO) OZ_TRY(put_part(s, m, p, 0, &c->made->input_zero, 1, err));
+        if (p->kind != OZ_PART_INPUT_SCALE) continue;
+        oz_from_f32(scale, p->dtype, &c->made->input_scale, 1);
+        OZ_TRY(put_part(s, m, p, 0, scale, (int64_t)part_bytes(p), err));
+    }
+    return OZ_OK;
+}
+
+static oz_status put_chunks(oz_stream *s, chunk *c, const oz_module *m, int64_t rows, oz_err *err) {
+    for (c->row0 = 0; c->row0 < m->rows; c->row0 += rows) {
+        c->n_rows = m->rows - c->row0 < rows ? m->rows - c->row0 : rows;
+        oz_pool_run(s->pool, (c->n_rows + c->band_rows - 1) / c->band_rows, 1, make_bands, c);
+        for (int t = 0; t < oz_pool_threads(s->pool); t++) OZ_NEED(c->errs[t].code == OZ_OK, err, c->errs[t].code, "%s", c->errs[t].msg);
+        OZ_TRY(put_rows(s, c, m, err));
+    }
+    return put_rest(s, c, m, err);
+}
+
+oz_status oz_stream_made(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype scale_dtype, const oz_made *made, oz_err *err) {
+    const int n_threads = oz_pool_threads(s->pool);
+    chunk c = {.s = s, .scheme = scheme, .made = made, .cols = m->cols, .band_rows = scheme->block_rows > 0 ? scheme->block_rows : 1};
+    c.n_parts = oz_scheme_parts(c.parts, scheme, m->rows, m->cols, scale_dtype);
+    for (int i = 0; i < c.n_parts; i++)
+        if (c.parts[i].kind == OZ_PART_SCALE) c.n_groups = c.parts[i].n_dims > 1 ? c.parts[i].dims[1] : 1, c.scale_dtype = c.parts[i].dtype == OZ_DTYPE_U8 ? OZ_DTYPE_F8_E8M0 : c.parts[i].dtype;
+    c.code_bytes = oz_codec_row_bytes(scheme->codec, m->cols);
+    c.scale_bytes = c.n_groups * oz_dtype_get(c.scale_dtype)->block_bytes;
+    c.scratch = c.band_rows * m->cols + 2 * c.n_groups;
+    const int64_t rows = whole(CHUNK / m->cols + 1, c.band_rows > 1 ? c.band_rows : 32), bands = rows / c.band_rows;
+    OZ_TRY(reserve(&s->chunk, &s->chunk_bytes, (size_t)(rows * c.code_bytes), m->name, err));
+    OZ_TRY(reserve(&s->scales, &s->scales_bytes, (size_t)(bands * (c.scale_bytes + c.n_groups)), m->name, err));
+    OZ_TRY(reserve((void **)&s->scratch, &s->scratch_bytes, (size_t)n_threads * (size_t)c.scratch * sizeof(float), m->name, err));
+    c.zeros = (int8_t *)s->scales + bands * c.scale_bytes;
+    c.errs = oz_alloc_array((size_t)n_threads, sizeof *c.errs);
+    oz_status st = put_chunks(s, &c, m, rows, err);
+    oz_free(c.errs);
+    return st;
+}
+
+/* ---- rounded to nearest ---- */
+
+typedef struct rtn { oz_rtn how; int64_t cols; oz_fill_fn *fill; void *arg; } rtn;
+
+static oz_status rtn_band(void *arg, const oz_band *b, oz_err *err) {
+    const rtn *q = arg;
+    q->fill(q->arg, b->codes, b->row0 * q->cols, q->cols);
+    if (oz_rtn_numbers(b->codes, b->scales, &q->how, b->codes, q->cols, err) != OZ_OK) return oz_err_prefix(err, "row %lld", (long long)b->row0);
     return OZ_OK;
 }
 
 oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, oz_fill_fn *fill, void *arg,
                         oz_err *err) {
-    oz_part parts[OZ_MAX_PARTS];
-    const int n_parts = oz_scheme_parts(parts, scheme, m->rows, m->cols, model_dtype), n_threads = oz_pool_threads(s->pool);
-    const int64_t n_rows = CHUNK / m->cols + 1 < m->rows ? CHUNK / m->cols + 1 : m->rows;
-    rtn_chunk c = {.s = s, .rtn = {scheme->codec, scheme->group_size, model_dtype}, .cols = m->cols, .fill = fill, .arg = arg};
-    c.code_bytes = oz_codec_row_bytes(scheme->codec, m->cols);
-    c.scale_bytes = parts[1].dims[1] * oz_dtype_get(model_dtype)->block_bytes;
-    OZ_TRY(reserve(&s->chunk, &s->chunk_bytes, (size_t)(n_rows * c.code_bytes), m->name, err));
-    OZ_TRY(reserve(&s->scales, &s->scales_bytes, (size_t)(n_rows * c.scale_bytes), m->name, err));
-    OZ_TRY(reserve((void **)&s->scratch, &s->scratch_bytes, (size_t)n_threads * (size_t)m->cols * sizeof(float), m->name, err));
-    c.errs = oz_alloc_array((size_t)n_threads, sizeof *c.errs);
-    oz_status st = put_rows(s, &c, m, parts, n_rows, err);
-    if (st == OZ_OK && n_parts > 2) st = put_part(s, m, &parts[2], 0, (const int64_t[]){m->rows, m->cols}, 16, err);
-    oz_free(c.errs);
-    return st;
+    rtn q = {{scheme->codec, scheme->group_size, model_dtype}, m->cols, fill, arg};
+    return oz_stream_made(s, m, scheme, model_dtype, &(oz_made){.band = rtn_band, .arg = &q}, err);
 }
 
 oz_status oz_stream_module(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, const void *codes, const void *scales,
@@ -146,11 +219,7 @@ oz_status oz_stream_module(oz_stream *s, const oz_module *m, const oz_scheme *sc
     const int64_t shape[] = {m->rows, m->cols};
     const void *data[OZ_MAX_PARTS] = {codes, scales, shape};
     const int n = oz_scheme_parts(parts, scheme, m->rows, m->cols, model_dtype);
-    for (int i = 0; i < n; i++) {
-        size_t n_bytes;
-        oz_dtype_bytes(&n_bytes, parts[i].dtype, parts[i].dims[0] * (parts[i].n_dims > 1 ? parts[i].dims[1] : 1));
-        OZ_TRY(put_part(s, m, &parts[i], 0, data[i], (int64_t)n_bytes, err));
-    }
+    for (int i = 0; i < n; i++) OZ_TRY(put_part(s, m, &parts[i], 0, data[i], (int64_t)part_bytes(&parts[i]), err));
     return OZ_OK;
 }
 

@@ -117,13 +117,15 @@ static oz_status add_scheme(oz_synth *s, oz_err *err) {
     json_object_set_new(untied, "tie_word_embeddings", json_false());
     oz_arch_list all = {0};
     oz_status st = oz_arch_list_new(&all, untied, NULL, err);
-    const char **ignore = oz_alloc_array(all.n + 1, sizeof *ignore);
+    oz_module *modules = oz_alloc_array(all.n + 1, sizeof *modules);
+    oz_scheme *schemes = oz_alloc_array(all.n + 1, sizeof *schemes);
     size_t n = 0;
     for (size_t i = 0; i < all.n; i++) {
-        if (is_linear(&all.items[i]) && !is_quantized(s, &all.items[i])) ignore[n++] = all.items[i].module;
+        if (is_linear(&all.items[i])) modules[n] = module_of(&all.items[i]), schemes[n++] = is_quantized(s, &all.items[i]) ? s->scheme : OZ_SCHEME_DENSE;
     }
-    if (st == OZ_OK) json_object_set_new(s->out_config, "quantization_config", oz_scheme_config(&s->scheme, ignore, n));
-    oz_free(ignore);
+    if (st == OZ_OK) json_object_set_new(s->out_config, "quantization_config", oz_scheme_config(modules, schemes, n, NULL));
+    oz_free(modules);
+    oz_free(schemes);
     oz_arch_list_deinit(&all);
     json_decref(untied);
     return st;

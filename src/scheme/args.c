@@ -145,12 +145,12 @@ oz_status oz_args_parse(oz_args *out, const json_t *v, const char *path, bool is
     return OZ_OK;
 }
 
-/* All keys that every version of the library knows; scale_dtype and zp_dtype are left out, since older ones refuse them. */
+/* All keys that every version of the library knows; older ones refuse scale_dtype and zp_dtype, which only narrow scales need. */
 json_t *oz_args_write(const oz_args *a) {
     if (!a->present) return json_null();
     json_t *o = json_object();
-    json_object_set_new(o, "actorder", json_null());
-    json_object_set_new(o, "block_structure", json_null());
+    json_object_set_new(o, "actorder", a->column_order ? json_string("group") : json_null());
+    json_object_set_new(o, "block_structure", a->block_rows > 0 ? json_pack("[I, I]", (json_int_t)a->block_rows, (json_int_t)a->block_cols) : json_null());
     json_object_set_new(o, "dynamic", json_boolean(a->dynamic == OZ_DYNAMIC_YES));
     json_object_set_new(o, "group_size", a->group_size > 0 ? json_integer(a->group_size) : json_null());
     json_object_set_new(o, "num_bits", json_integer(a->bits));
@@ -159,6 +159,10 @@ json_t *oz_args_write(const oz_args *a) {
     json_object_set_new(o, "strategy", json_string(STRATEGIES[a->strategy]));
     json_object_set_new(o, "symmetric", json_boolean(a->symmetric));
     json_object_set_new(o, "type", json_string(a->is_float ? "float" : "int"));
+    if (!a->narrow_scale) return o;
+    const char *dtype = a->strategy == OZ_STRATEGY_TENSOR_GROUP ? "torch.float8_e4m3fn" : "torch.uint8";
+    json_object_set_new(o, "scale_dtype", json_string(dtype));
+    json_object_set_new(o, "zp_dtype", json_string(dtype));
     return o;
 }
 

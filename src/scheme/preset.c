@@ -1,9 +1,7 @@
-/* The schemes that `ounce quantize` writes, and how a scheme looks in config.json and on disk. */
+/* The schemes that `ounce quantize` writes. */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include "base/json.h"
-#include "base/str.h"
 #include "scheme/internal.h"
 
 const oz_scheme OZ_SCHEME_DENSE = {.name = "dense", .symmetric = true, .format = "dense"};
@@ -35,31 +33,6 @@ const oz_preset *oz_preset_find(const char *name) {
     for (size_t i = 0; i < N_PRESETS; i++)
         if (strcasecmp(PRESETS[i].scheme.name, name) == 0) return &PRESETS[i];
     return NULL;
-}
-
-json_t *oz_scheme_config(const oz_scheme *s, const char *const *ignore, size_t n_ignore) {
-    const oz_args weights = {.present = true, .is_float = s->is_float, .symmetric = s->symmetric, .bits = s->bits, .group_size = s->group_size,
-                             .strategy = s->per_tensor ? OZ_STRATEGY_TENSOR : s->group_size > 0 ? OZ_STRATEGY_GROUP : OZ_STRATEGY_CHANNEL};
-    const oz_args acts = {.present = s->act != OZ_ACT_NONE, .is_float = s->act == OZ_ACT_F8_TOKEN, .symmetric = true, .bits = 8,
-                          .strategy = OZ_STRATEGY_TOKEN, .dynamic = OZ_DYNAMIC_YES};
-    json_t *group = json_object(), *config = json_object(), *names = json_array();
-    json_object_set_new(group, "format", json_string(s->format));
-    json_object_set_new(group, "input_activations", oz_args_write(&acts));
-    json_object_set_new(group, "output_activations", json_null());
-    json_object_set_new(group, "targets", json_pack("[s]", "Linear"));
-    json_object_set_new(group, "weights", oz_args_write(&weights));
-    for (size_t i = 0; i < n_ignore; i++) json_array_append_new(names, json_string(ignore[i]));
-    json_object_set_new(config, "config_groups", json_pack("{so}", "group_0", group));
-    json_object_set_new(config, "format", json_string(s->format));
-    json_object_set_new(config, "global_compression_ratio", json_null());
-    json_object_set_new(config, "ignore", names);
-    json_object_set_new(config, "kv_cache_scheme", json_null());
-    json_object_set_new(config, "quant_method", json_string("compressed-tensors"));
-    json_object_set_new(config, "quantization_status", json_string("compressed"));
-    json_object_set_new(config, "sparsity_config", json_object());
-    json_object_set_new(config, "transform_config", json_object());
-    json_object_set_new(config, "version", json_string("0.18.0")); /* the version whose layout this is */
-    return config;
 }
 
 int64_t oz_group_size_usual(size_t i) {

@@ -61,8 +61,9 @@ oz_status oz_scheme_kv(oz_kv_scheme *out, const json_t *config, oz_err *err);
 oz_status oz_scheme_bind_kv(float *k, float *v, bool *stored, const oz_ckpt *c, const char *name, const oz_kv_scheme *s, int64_t n_heads_kv, oz_err *err);
 bool oz_scheme_is_kv(const char *tensor); /* a name that scales of the cache have */
 
-/* quantization_config for writing: one group for `scheme` with targets ["Linear"], ignore = names left dense. New reference. */
-json_t *oz_scheme_config(const oz_scheme *scheme, const char *const *ignore, size_t n_ignore);
+/* quantization_config for writing: modules[n] (all that are linear, and embeddings) under schemes[n], of compressed-tensors. Read back it gives the same schemes. Dense linear
+ * ones are named in `ignore`. kv NULL: the cache is not quantized. New reference. */
+json_t *oz_scheme_config(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_kv_scheme *kv);
 
 /* The tensors that a module under a scheme is stored as. */
 typedef enum oz_part_kind { OZ_PART_CODES, OZ_PART_SCALE, OZ_PART_SHAPE, OZ_PART_ZERO, OZ_PART_G_IDX, OZ_PART_DIVISOR, OZ_PART_INPUT_SCALE, OZ_PART_INPUT_ZERO } oz_part_kind;
