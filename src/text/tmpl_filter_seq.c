@@ -292,7 +292,7 @@ static oz_tm_val f_dictsort(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
 static oz_tm_val f_groupby(oz_tm *c, oz_tm_val v, const oz_tm_args *a) {
     oz_tm_val list = oz_tm_to_list(c, v), path = a->pos[0], other = a->pos[1];
     size_t n = list.seq->n;
-    oz_tm_val *keys = oz_tm_alloc(c, n + 1, 2 * sizeof *keys), *items = keys + n + 1;
+    oz_tm_val *keys = oz_tm_alloc(c, n + 1, 2 * sizeof *keys), *items = keys ? keys + n + 1 : NULL;
     oz_tm_seq *groups = oz_tm_seq_new(c, 4);
     for (size_t i = 0; i < n && c->st == OZ_OK; i++) {
         items[i] = list.seq->v[i];

@@ -72,7 +72,7 @@ static void put_key(oz_tm *c, oz_tm_val v, const oz_tm_json *how) {
 }
 
 static void put_dict(oz_tm *c, const oz_tm_dict *d, const oz_tm_json *how, int level) {
-    oz_tm_val *keys = oz_tm_alloc(c, d->n, 2 * sizeof *keys), *vals = keys + d->n;
+    oz_tm_val *keys = oz_tm_alloc(c, d->n, 2 * sizeof *keys), *vals = keys ? keys + d->n : NULL;
     if (!keys) return;
     for (size_t i = 0; i < d->n; i++) {
         keys[i] = d->e[i].key;

@@ -138,10 +138,10 @@ static oz_tm_val mark_last(oz_tm *c, const inputs *in, oz_tm_val flag) {
 }
 
 static void cut_at_marker(oz_tm *c, oz_tm_val text) {
-    char *all = c->out->data + c->out_base;
     size_t n = c->out->len - c->out_base, n_marker = sizeof MARKER - 1;
+    char *all = n ? c->out->data + c->out_base : ""; /* a text that nothing was put into has no memory */
     oz_slice stripped = oz_tm_strip((oz_slice){text.s, text.n}, NULL, true, true);
-    size_t at = c->out->len ? oz_tm_rfind(c, all, n, MARKER, n_marker - 1) : SIZE_MAX;
+    size_t at = n ? oz_tm_rfind(c, all, n, MARKER, n_marker - 1) : SIZE_MAX;
     if (at == SIZE_MAX || oz_tm_find(all, n, stripped.p, stripped.n) == SIZE_MAX) {
         OZ_TM_FAIL(c, "continue_final_message is set, but the last message does not appear in the text: the template changes it");
         return;

@@ -300,6 +300,14 @@ static void requests_are_checked(void **state) {
     }
 }
 
+static void an_empty_text_is_not_continued(void **state) {
+    oz_buf out = {0};
+    oz_err err = {0};
+    assert_int_not_equal(render(&out, "{% if messages[1] %}{{ messages[0].content }}{% endif %}", "{\"messages\":[{\"content\":\"a\"}],\"kwargs\":{\"continue_final_message\":true}}", &err), OZ_OK);
+    test_contains(err.msg, "does not appear in the text");
+    assert_null(out.data);
+}
+
 static void text_is_appended(void **state) {
     oz_buf out = {0};
     oz_err err = {0};
@@ -380,7 +388,7 @@ int main(void) {
                                        cmocka_unit_test(work_is_bounded),
                                        cmocka_unit_test(errors_name_the_line),
                                        cmocka_unit_test(requests_are_checked),
-                                       cmocka_unit_test(text_is_appended),
+                                       cmocka_unit_test(text_is_appended), cmocka_unit_test(an_empty_text_is_not_continued),
                                        cmocka_unit_test(sources_are_checked),
                                        cmocka_unit_test(special_tokens_come_from_the_config),
                                        cmocka_unit_test(threads_share_a_template)};
