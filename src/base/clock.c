@@ -6,11 +6,13 @@
 #include <time.h>
 #include <unistd.h>
 
-int64_t oz_clock_us(void) {
+int64_t oz_clock_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
+
+int64_t oz_clock_us(void) { return oz_clock_ns() / 1000; }
 
 /* A field of /proc/self/status in kB; 0 where the system does not tell. */
 static size_t status_bytes(const char *field) {

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-int64_t oz_clock_us(void); /* monotonic */
+int64_t oz_clock_us(void), oz_clock_ns(void); /* monotonic */
 size_t oz_rss_bytes(void);      /* resident set now */
 size_t oz_rss_peak_bytes(void); /* its highest value so far (VmHWM) */
 int oz_cpu_count(void);         /* cores this process may use */

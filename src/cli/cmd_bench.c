@@ -20,8 +20,9 @@ static const oz_opt opts[] = {
     {0}};
 static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
 static const oz_opt_cmd cmd = {"bench", "MODEL [-p 512] [-n 128] [-b 1,8,64] [-r 5]", "speed beside this machine's roofline",
-                               "predicted: each module takes the larger of reading its packed bytes at the measured read bandwidth and doing its multiply-adds at the measured "
+                               "predicted: each step takes the larger of reading its packed weights, keys and values at the measured read bandwidth and doing its multiply-adds at the measured "
                                "ceiling (int8 for W8A8; for the others bf16 with --dtype bf16 and on CUDA, else f32); share: measured / predicted; bound: which of the two takes longer; MB, GFLOP: what the prompt or a decode step must read and do. "
+                               "Below a test stand its steps, those of all layers together, from a pass of its own with a clock at every step (on the CPU: on CUDA steps are fused): n of them, their time and their share of the ceiling. "
                                "pp: prefill (prompt processing), tg: decode (text generation).",
                                tables, 1, 1};
 
@@ -40,15 +41,47 @@ static oz_status batches_parse(int64_t *out, int *n, oz_err *err) {
     return OZ_OK;
 }
 
+static const char *bound_of(const oz_bench_kernel *k) { return k->predicted_us <= 0 ? "" : k->by_memory ? "memory" : "compute"; }
+static double share_of(const oz_bench_kernel *k) { return k->us > 0 ? k->predicted_us / k->us : 0; }
+
+static json_t *kernel_json(const oz_bench_kernel *k) {
+    const oz_step_info *s = &k->step;
+    return json_pack("{s:s s:s s:s s:i s:f s:f s:f s:f s:f s:s}", "op", s->op, "modules", s->modules, "kernel", s->kernel, "n", k->n, "us", k->us, "bytes", s->bytes, "flop", s->flop,
+                     "predicted_us", k->predicted_us, "share", share_of(k), "bound", bound_of(k));
+}
+
 static json_t *row_json(const oz_bench_row *r) {
-    return json_pack("{s:s s:I s:I s:i s:f s:f s:f s:f s:f s:f s:s}", "test", r->prefill ? "prefill" : "decode", "n_tok", (json_int_t)r->n_tok, "batch", (json_int_t)r->batch, "reps", r->reps,
-                     "tok_s", r->tok_s, "tok_s_sd", r->tok_s_sd, "bytes", r->bytes, "flop", r->flop, "predicted_tok_s", r->predicted_tok_s, "share", r->share, "bound", r->bound);
+    json_t *kernels = json_array();
+    for (size_t i = 0; i < r->n_kernels; i++) json_array_append_new(kernels, kernel_json(&r->kernels[i]));
+    return json_pack("{s:s s:I s:I s:i s:f s:f s:f s:f s:f s:f s:s s:o s:f}", "test", r->prefill ? "prefill" : "decode", "n_tok", (json_int_t)r->n_tok, "batch", (json_int_t)r->batch, "reps", r->reps,
+                     "tok_s", r->tok_s, "tok_s_sd", r->tok_s_sd, "bytes", r->bytes, "flop", r->flop, "predicted_tok_s", r->predicted_tok_s, "share", r->share, "bound", r->bound, "kernels", kernels,
+                     "other_us", r->other_us);
+}
+
+/* Kinds of steps that take a hundredth of the time and more; the others together. */
+static void kernels_print(const oz_bench_row *r) {
+    double total = r->other_us, rest = r->other_us;
+    for (size_t i = 0; i < r->n_kernels; i++) total += r->kernels[i].us;
+    if (r->n_kernels) printf("  %-38s %-22s %4s %10s %6s %9s %9s %7s\n", "step", "kernel", "n", "us", "time", "MB", "GFLOP", "share");
+    for (size_t i = 0; i < r->n_kernels; i++) {
+        const oz_bench_kernel *k = &r->kernels[i];
+        if (k->us < 0.01 * total) {
+            rest += k->us;
+            continue;
+        }
+        char name[96], share[32] = "";
+        snprintf(name, sizeof name, "%s %s", k->step.op, k->step.modules);
+        if (k->predicted_us > 0) snprintf(share, sizeof share, " %5.1f %%  %s", 100 * share_of(k), bound_of(k));
+        printf("  %-38s %-22s %4d %10.1f %4.0f %% %9.2f %9.3f%s\n", name, k->step.kernel, k->n, k->us, 100 * k->us / total, k->step.bytes / 1e6, k->step.flop / 1e9, share);
+    }
+    if (r->n_kernels) printf("  %-66s %10.1f %4.0f %%\n", "all else", rest, 100 * rest / total);
 }
 
 static void row_print(const oz_bench_row *r) {
     char test[48];
     snprintf(test, sizeof test, r->batch > 1 ? "%s%lld x %lld" : "%s%lld", r->prefill ? "pp" : "tg", (long long)r->n_tok, (long long)r->batch);
     printf("%-11s %9.2f +/- %7.2f %10.2f %6.1f %%  %-7s %9.2f %9.3f\n", test, r->tok_s, r->tok_s_sd, r->predicted_tok_s, 100 * r->share, r->bound, r->bytes / 1e6, r->flop / 1e9);
+    kernels_print(r);
     fflush(stdout);
 }
 
@@ -66,6 +99,7 @@ static oz_status rows_run(json_t *rows, oz_cli_model *m, const oz_ceiling *ceil,
         OZ_TRY(oz_bench_run(&r, m->model, &cfg[i], ceil, err));
         if (oz_cli_common.json) json_array_append_new(rows, row_json(&r));
         else row_print(&r);
+        oz_bench_row_deinit(&r);
     }
     return OZ_OK;
 }

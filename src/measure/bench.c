@@ -1,5 +1,5 @@
-/* Speed, and what the machine would allow. The prediction is a roofline summed over modules: each takes the larger of the time to
- * read its packed bytes and the time of its multiply-adds at the ceiling of its kind; attention adds its own reads and FLOPs. */
+/* Speed, and what the machine would allow. The prediction is a roofline summed over the plan's steps: each takes the larger of the time to
+ * read its bytes (packed weights, keys and values) and the time of its multiply-adds at the ceiling of its kind. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,47 +9,45 @@
 #include "base/progress.h"
 #include "measure/internal.h"
 
-enum { MAX_REPS = 1000 };
+enum { MAX_REPS = 1000, MAX_PASSES = 3 };
 
-typedef struct cost { double bytes, flop, seconds, memory_seconds; } cost;
-
-static void cost_add(cost *c, double bytes, double flop, double flop_s, const oz_ceiling *ceil) {
-    const double mem = bytes / ceil->read_bytes_s, alu = flop / flop_s;
-    c->bytes += bytes, c->flop += flop;
-    c->seconds += mem > alu ? mem : alu;
-    if (mem > alu) c->memory_seconds += mem;
+/* The ceiling of a step's multiply-adds. Plain ones, or where a device is not measured in those, its matrix units. */
+static double flop_s(oz_form form, const oz_ceiling *ceil) {
+    if (form == OZ_FORM_Q8) return ceil->i8_op_s;
+    const bool in_16_bits = form == OZ_FORM_BF16 || form == OZ_FORM_F16;
+    return (in_16_bits && ceil->bf16_flop_s > 0) || ceil->f32_flop_s <= 0 ? ceil->bf16_flop_s : ceil->f32_flop_s;
 }
 
-/* The ceiling of what no scheme quantizes, and of FP8: plain multiply-adds, or where a device is not measured in those its matrix units. */
-static double plain_flop_s(const oz_ceiling *ceil) { return ceil->f32_flop_s > 0 ? ceil->f32_flop_s : ceil->bf16_flop_s; }
-
-static double module_flop_s(const oz_model_info *f, const oz_scheme *scheme, const oz_ceiling *ceil) {
-    if (scheme->act == OZ_ACT_I8_TOKEN) return ceil->i8_op_s;
-    return scheme->act == OZ_ACT_NONE && strcmp(f->dtype, "bf16") == 0 && ceil->bf16_flop_s > 0 ? ceil->bf16_flop_s : plain_flop_s(ceil);
-}
-
-/* One pass of n_tok rows of `batch` sequences whose contexts hold `context` keys on average; n_rows of them reach the head. */
-static cost step_cost(const oz_model *m, int64_t n_tok, int64_t n_rows, double context, int64_t batch, const oz_ceiling *ceil) {
-    const oz_model_info *f = oz_model_get(m);
-    cost c = {0};
-    const size_t n = oz_model_module_count(m);
-    bool head_seen = false;
-    for (size_t i = 0; i <= n; i++) {
-        const bool tied = i == n; /* a tied head is the embedding's own packed weight */
-        if (tied && head_seen) break;
-        const oz_model_module mod = oz_model_module_at(m, tied ? 0 : i);
-        const bool embed = !tied && strcmp(mod.name, "model.embed_tokens") == 0, head = tied || strcmp(mod.name, "lm_head") == 0;
-        if (embed) continue;
-        head_seen |= head;
-        const double flop = 2.0 * (double)oz_packed_rows(mod.packed) * (double)oz_packed_cols(mod.packed) * (double)(head ? n_rows : n_tok);
-        cost_add(&c, (double)oz_packed_bytes(mod.packed), flop, module_flop_s(f, mod.scheme, ceil), ceil);
+/* A step's bytes, operations and prediction go to the steps that are alike, or to new ones. */
+static oz_bench_kernel *kernel_of(oz_bench_row *o, const oz_step_info *s) {
+    for (size_t i = 0; i < o->n_kernels; i++) {
+        const oz_step_info *k = &o->kernels[i].step;
+        if (k->op == s->op && strcmp(k->modules, s->modules) == 0 && strcmp(k->kernel, s->kernel) == 0) return &o->kernels[i];
     }
-    const double flop = 4.0 * (double)(f->n_layers * f->n_heads * f->head_dim) * context * (double)n_tok;
-    cost_add(&c, (double)f->kv_bytes_tok * context * (double)batch, flop, plain_flop_s(ceil), ceil);
-    return c;
+    oz_bench_kernel *k = &o->kernels[o->n_kernels++];
+    *k = (oz_bench_kernel){.step = *s};
+    k->step.bytes = k->step.flop = 0;
+    return k;
 }
 
-typedef struct room { oz_state *state; int32_t *ids, *blocks, *rows; oz_seg *segs; oz_row_stat *stats; int64_t blocks_seq; } room;
+/* Of all steps, for `units` (decode steps; prompts): what one of them must read and do, and the least time it takes. */
+static void predict(oz_bench_row *o, const oz_model *m, const oz_pass *pass, double units, const oz_ceiling *ceil, const int64_t *step_ns) {
+    double us = 0, memory_us = 0;
+    o->kernels = oz_alloc_array(oz_model_step_count(m), sizeof *o->kernels);
+    for (size_t i = 0; i < oz_model_step_count(m); i++) {
+        const oz_step_info s = oz_model_step_at(m, i, pass);
+        const double mem = s.bytes / units / ceil->read_bytes_s * 1e6, alu = s.flop / units / flop_s(s.form, ceil) * 1e6, least = fmax(mem, alu);
+        oz_bench_kernel *k = kernel_of(o, &s);
+        k->n++, k->step.bytes += s.bytes / units, k->step.flop += s.flop / units, k->predicted_us += least, k->by_memory = mem > alu;
+        if (step_ns) k->us += (double)step_ns[i] / units * 1e-3;
+        o->bytes += s.bytes / units, o->flop += s.flop / units;
+        us += least, memory_us += mem > alu ? mem : 0;
+    }
+    o->predicted_tok_s = (double)(o->prefill ? o->n_tok : o->batch) * 1e6 / us;
+    o->bound = memory_us * 2 > us ? "memory" : "compute";
+}
+
+typedef struct room { oz_state *state; int32_t *ids, *blocks, *rows; oz_seg *segs; oz_row_stat *stats; int64_t blocks_seq, *step_ns; } room;
 
 oz_status oz_bench_check(const oz_model *m, const oz_bench_cfg *c, oz_err *err) {
     const oz_model_info *f = oz_model_get(m);
@@ -89,7 +87,7 @@ static oz_status prefill(oz_model *m, room *r, int64_t n, oz_err *err) {
         const int64_t k = n - at < step ? n - at : step;
         r->segs[0] = (oz_seg){0, k, at, r->blocks};
         r->rows[0] = (int32_t)(k - 1);
-        const oz_call call = {.ids = r->ids + at, .n_tok = k, .segs = r->segs, .n_segs = 1, .rows = r->rows, .n_rows = at + k == n};
+        const oz_call call = {.ids = r->ids + at, .n_tok = k, .segs = r->segs, .n_segs = 1, .rows = r->rows, .n_rows = at + k == n, .step_ns = r->step_ns};
         OZ_TRY(oz_model_run(m, r->state, &call, &(oz_sink){at + k == n ? OZ_SINK_STAT : OZ_SINK_NONE, r->stats, NULL}, err));
     }
     return OZ_OK;
@@ -102,7 +100,7 @@ static oz_status decode(oz_model *m, room *r, int64_t n, int64_t batch, oz_err *
             r->segs[b] = (oz_seg){b, 1, pos, r->blocks + b * r->blocks_seq};
             r->rows[b] = (int32_t)b;
         }
-        const oz_call call = {.ids = r->ids, .n_tok = batch, .segs = r->segs, .n_segs = batch, .rows = r->rows, .n_rows = batch};
+        const oz_call call = {.ids = r->ids, .n_tok = batch, .segs = r->segs, .n_segs = batch, .rows = r->rows, .n_rows = batch, .step_ns = r->step_ns};
         OZ_TRY(oz_model_run(m, r->state, &call, &(oz_sink){OZ_SINK_STAT, r->stats, NULL}, err));
         for (int64_t b = 0; b < batch; b++) r->ids[b] = r->stats[b].argmax;
     }
@@ -123,32 +121,72 @@ static void summarize(oz_bench_row *o, double *tok_s, int n) {
     o->tok_s_sd = sqrt(var);
 }
 
-oz_status oz_bench_run(oz_bench_row *out, oz_model *m, const oz_bench_cfg *c, const oz_ceiling *ceil, oz_err *err) {
-    const bool pre = c->n_gen == 0;
-    const int64_t n = pre ? c->n_prompt : c->n_gen;
-    OZ_TRY(oz_bench_check(m, c, err));
-    *out = (oz_bench_row){.prefill = pre, .n_tok = n, .batch = c->batch, .reps = c->reps};
-    const double mean_context = ((double)n + 1) / 2;
-    const cost k = pre ? step_cost(m, n, 1, mean_context, 1, ceil) : step_cost(m, c->batch, c->batch, mean_context, c->batch, ceil);
-    out->bytes = k.bytes, out->flop = k.flop;
-    out->predicted_tok_s = (double)(pre ? n : c->batch) / k.seconds;
-    out->bound = k.memory_seconds * 2 > k.seconds ? "memory" : "compute";
-    room r = {0};
-    double tok_s[MAX_REPS];
+static oz_status run(oz_model *m, room *r, const oz_bench_cfg *c, int64_t n_gen, oz_err *err) {
+    return c->n_gen == 0 ? prefill(m, r, c->n_prompt, err) : decode(m, r, n_gen, c->batch, err);
+}
+
+static oz_status repeat(double *tok_s, oz_model *m, room *r, const oz_bench_cfg *c, oz_err *err) {
+    const int64_t n = c->n_gen == 0 ? c->n_prompt : c->n_gen;
     oz_progress p;
-    oz_progress_init(&p, pre ? "prefill" : "decode", "runs", c->reps + 1);
-    oz_status st = room_init(&r, m, c, n, err);
+    oz_progress_init(&p, c->n_gen == 0 ? "prefill" : "decode", "runs", c->reps + 1);
+    oz_status st = OZ_OK;
     for (int i = -1; st == OZ_OK && i < c->reps; i++) { /* the first one warms up */
         oz_progress_step(&p, i + 1);
         if (oz_interrupted()) st = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted");
         const int64_t t0 = oz_clock_us();
-        if (st == OZ_OK) st = pre ? prefill(m, &r, n, err) : decode(m, &r, i < 0 ? (n < 8 ? n : 8) : n, c->batch, err);
+        if (st == OZ_OK) st = run(m, r, c, i < 0 && n > 8 ? 8 : n, err);
         if (i >= 0) tok_s[i] = (double)(n * c->batch) * 1e6 / (double)(oz_clock_us() - t0 + 1);
     }
     oz_progress_deinit(&p);
+    return st;
+}
+
+/* Each step's time in the fastest of some passes; *total of that. */
+static oz_status steps_time(int64_t *best, int64_t *total, oz_model *m, room *r, const oz_bench_cfg *c, oz_err *err) {
+    const size_t n_bytes = oz_model_step_count(m) * sizeof *best;
+    *total = INT64_MAX;
+    r->step_ns = oz_alloc(n_bytes);
+    oz_status st = OZ_OK;
+    for (int i = 0; st == OZ_OK && i < c->reps && i < MAX_PASSES; i++) {
+        memset(r->step_ns, 0, n_bytes);
+        const int64_t t0 = oz_clock_ns();
+        st = oz_interrupted() ? oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted") : run(m, r, c, c->n_gen, err);
+        const int64_t ns = oz_clock_ns() - t0;
+        if (ns >= *total) continue;
+        *total = ns;
+        memcpy(best, r->step_ns, n_bytes);
+    }
+    oz_free(r->step_ns);
+    r->step_ns = NULL;
+    return st;
+}
+
+oz_status oz_bench_run(oz_bench_row *out, oz_model *m, const oz_bench_cfg *c, const oz_ceiling *ceil, oz_err *err) {
+    const bool pre = c->n_gen == 0, by_steps = !oz_model_get(m)->fused;
+    const int64_t n = pre ? c->n_prompt : c->n_gen;
+    OZ_TRY(oz_bench_check(m, c, err));
+    *out = (oz_bench_row){.prefill = pre, .n_tok = n, .batch = c->batch, .reps = c->reps};
+    room r = {0};
+    double tok_s[MAX_REPS];
+    int64_t total = 0, *step_ns = oz_alloc_array(oz_model_step_count(m), sizeof *step_ns);
+    oz_status st = room_init(&r, m, c, n, err);
+    if (st == OZ_OK) st = repeat(tok_s, m, &r, c, err);
+    if (st == OZ_OK && by_steps) st = steps_time(step_ns, &total, m, &r, c, err);
+    if (st == OZ_OK) {
+        const double units = pre ? 1 : (double)n;
+        summarize(out, tok_s, c->reps);
+        predict(out, m, &(oz_pass){n, pre ? oz_model_get(m)->max_tok : 1, c->batch, pre ? 1 : n * c->batch}, units, ceil, by_steps ? step_ns : NULL);
+        out->share = out->tok_s / out->predicted_tok_s;
+        out->other_us = (double)total * 1e-3 / units;
+        for (size_t i = 0; i < out->n_kernels; i++) out->other_us -= out->kernels[i].us;
+        if (!by_steps) oz_bench_row_deinit(out);
+    }
     room_deinit(&r);
-    OZ_TRY(st);
-    summarize(out, tok_s, c->reps);
-    out->share = out->tok_s / out->predicted_tok_s;
-    return OZ_OK;
+    oz_free(step_ns);
+    return st;
+}
+
+void oz_bench_row_deinit(oz_bench_row *r) {
+    oz_free(r->kernels);
+    r->kernels = NULL, r->n_kernels = 0;
 }

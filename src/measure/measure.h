@@ -49,6 +49,13 @@ oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int
 oz_status oz_verify_run(const char *model, const oz_findings *f, oz_err *err);
 
 /* ---- speed ---- */
+/* Steps of the plan that are alike in all layers, in one decode step or the whole prompt. */
+typedef struct oz_bench_kernel {
+    oz_step_info step;        /* bytes and flop of them together */
+    int n;
+    double us, predicted_us;  /* measured in a pass of its own; the roofline's, 0: rows to rows */
+    bool by_memory;           /* what bounds the prediction */
+} oz_bench_kernel;
 typedef struct oz_bench_row {
     bool prefill;
     int64_t n_tok, batch;     /* tokens a repetition and sequence */
@@ -58,11 +65,15 @@ typedef struct oz_bench_row {
     double predicted_tok_s;   /* roofline of this machine */
     double share;             /* tok_s / predicted_tok_s */
     const char *bound;        /* "memory" or "compute" */
+    oz_bench_kernel *kernels; size_t n_kernels; /* in the plan's order; none where the device runs a program of its own */
+    double other_us;          /* of the same pass, outside of steps */
 } oz_bench_row;
 typedef struct oz_bench_cfg { int64_t n_prompt, n_gen, batch; int reps; } oz_bench_cfg;
 /* Whether the model takes so many tokens and sequences. */
 oz_status oz_bench_check(const oz_model *m, const oz_bench_cfg *cfg, oz_err *err);
-/* One row: prefill of n_prompt tokens if n_gen is 0 (logits of the last token only), else n_gen decode steps of `batch` sequences from an empty cache. */
+/* One row: prefill of n_prompt tokens if n_gen is 0 (logits of the last token only), else n_gen decode steps of `batch` sequences from an empty cache.
+ * After the repetitions come up to three passes with a clock at every step, of which the fastest counts. */
+void oz_bench_row_deinit(oz_bench_row *r);
 oz_status oz_bench_run(oz_bench_row *out, oz_model *m, const oz_bench_cfg *cfg, const oz_ceiling *ceiling, oz_err *err);
 
 #endif

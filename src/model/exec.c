@@ -1,6 +1,7 @@
 /* The plain executor: the forward pass, once. It walks the plan and has the device run each step, but for what needs the host: taps, and what ranks
  * do together. It allocates nothing. */
 #include <string.h>
+#include "base/clock.h"
 #include "model/internal.h"
 
 static float *col(const oz_exec *x, oz_bufid b, int64_t c) { return (float *)x->step.p->bufs[b].data + c; }
@@ -49,14 +50,20 @@ oz_status oz_exec_check(const oz_dev *dev, const oz_program *p, oz_err *err) {
     return OZ_OK;
 }
 
+static void run_step(const oz_exec *x, const oz_step *s) {
+    if (s->op == OZ_OP_TAP) run_tap(x, s);
+    else if (s->op == OZ_OP_ALL_REDUCE) run_all_reduce(x, s);
+    else if (s->whole_row) run_quantize_whole(x, s);
+    else oz_step_run(&x->step, s);
+}
+
 void oz_exec_steps(const oz_exec *x, int begin, int end) {
     const int64_t l0 = x->call->layer_begin, l1 = x->call->layer_end ? x->call->layer_end : x->step.p->layer_end;
     for (int i = begin; i < end; i++) {
         const oz_step *s = &x->step.p->steps[i];
         if (s->layer >= 0 ? s->layer < l0 || s->layer >= l1 : s->op == OZ_OP_EMBED && l0 > 0) continue;
-        if (s->op == OZ_OP_TAP) run_tap(x, s);
-        else if (s->op == OZ_OP_ALL_REDUCE) run_all_reduce(x, s);
-        else if (s->whole_row) run_quantize_whole(x, s);
-        else oz_step_run(&x->step, s);
+        const int64_t t0 = x->call->step_ns ? oz_clock_ns() : 0;
+        run_step(x, s);
+        if (x->call->step_ns) x->call->step_ns[i] += oz_clock_ns() - t0;
     }
 }

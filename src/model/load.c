@@ -312,7 +312,7 @@ static oz_status tap_rows_new(oz_model *m, oz_err *err) {
 static void info_fill(oz_model *m) {
     const oz_dims *d = &m->dims;
     oz_model_info *f = &m->info;
-    f->model_type = m->arch->model_type, f->dtype = plain_dtypes[m->plain_form].name;
+    f->model_type = m->arch->model_type, f->dtype = plain_dtypes[m->plain_form].name, f->fused = m->lowered != NULL;
     f->vocab_size = d->vocab_size, f->hidden_size = d->hidden_size, f->n_layers = d->n_layers, f->n_heads = d->n_heads;
     f->n_heads_kv = d->n_heads_kv, f->head_dim = d->head_dim, f->intermediate_size = d->intermediate_size;
     f->bos_id = d->bos_id, f->n_eos = d->n_eos;

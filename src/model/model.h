@@ -73,6 +73,7 @@ typedef struct oz_model_info {
     double flop_tok;       /* of the linears, for one token, head included */
     double head_flop_tok;
     size_t kv_bytes_tok, slot_bytes, workspace_bytes; /* slot_bytes: a sequence's, of layers that scan */
+    bool fused;            /* the device runs a program of its own (lowered) instead of the plan's steps */
 } oz_model_info;
 const oz_model_info *oz_model_get(const oz_model *m);
 void oz_model_plan_print(const oz_model *m, FILE *out);
@@ -80,6 +81,16 @@ void oz_model_plan_print(const oz_model *m, FILE *out);
 typedef struct oz_model_module { const char *name; const oz_scheme *scheme; const oz_packed *packed; } oz_model_module;
 size_t oz_model_module_count(const oz_model *m);
 oz_model_module oz_model_module_at(const oz_model *m, size_t i);
+
+/* What a step of the plan must read and do in a pass: positions 0 .. n_tok - 1 of `batch` sequences, `step` of each a call, n_rows rows in all to the head. */
+typedef struct oz_pass { int64_t n_tok, step, batch, n_rows; } oz_pass;
+typedef struct oz_step_info {
+    const char *op, *kernel; char modules[64]; /* "linear", "gemm_i8_q8__avx2", "q_proj k_proj v_proj"; empty for other ops */
+    oz_form form;                              /* of its inputs: whose multiply-adds they are */
+    double bytes, flop;                        /* of weights and of the cache; 0, 0: rows to rows */
+} oz_step_info;
+size_t oz_model_step_count(const oz_model *m);
+oz_step_info oz_model_step_at(const oz_model *m, size_t i, const oz_pass *p);
 
 /* State: storage of KV blocks (16 tokens each) for all layers, and for layers that scan a slot a sequence (n_seqs of them). Who owns a block or a slot is the caller's business;
  * a slot holds what came before the position that a call begins at, and nothing where that is 0. */
@@ -112,6 +123,7 @@ typedef struct oz_call {
     float *residual_out;                  /* host; layer_end < n_layers, or NULL */
     void (*tap)(void *arg, const oz_tap *t); /* or NULL */
     void *tap_arg;
+    int64_t *step_ns;                     /* NULL, or [oz_model_step_count]: each step's time is added, unless the device runs them fused (info.fused) */
 } oz_call;
 oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_sink *sink, oz_err *err);
 /* The same call through several models with the same vocabulary; the sink sees them together, chunk by chunk. models[0] is the reference. */

@@ -147,7 +147,54 @@ static void test_kl_limits(void **st) {
     rig_close(&r);
 }
 
+/* A row's steps add up to what the model says that a token costs, and to the row; attention meets 1 .. n keys. */
+static void check_bench(const char *path, int64_t batch) {
+    oz_err e = {0};
+    oz_ckpt *ckpt;
+    oz_dev *dev;
+    oz_model *m;
+    check(oz_dev_open(&dev, &(oz_dev_cfg){"cpu", 2, "ref", false}, &e), &e);
+    check(oz_ckpt_open(&ckpt, path, &e), &e);
+    check(oz_model_open(&m, dev, ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = 8}, &e), &e);
+    const oz_model_info *f = oz_model_get(m);
+    const oz_ceiling ceil = {.read_bytes_s = 2e9, .f32_flop_s = 1e9, .i8_op_s = 1e9};
+    enum { N = 20 };
+    for (int pre = 0; pre < 2; pre++) {
+        oz_bench_row r;
+        check(oz_bench_run(&r, m, &(oz_bench_cfg){N, pre ? 0 : N, pre ? 1 : batch, 2}, &ceil, &e), &e);
+        double bytes = 0, flop = 0, us = 0, kv = 0, weights = 0, linear = 0;
+        int n = 0;
+        for (size_t i = 0; i < r.n_kernels; i++) {
+            const oz_bench_kernel *k = &r.kernels[i];
+            assert_true(k->us > 0 && k->n > 0);
+            n += k->n, bytes += k->step.bytes, flop += k->step.flop, us += k->predicted_us;
+            if (strcmp(k->step.op, "attention") == 0) kv += k->step.bytes;
+            else weights += k->step.bytes, linear += k->step.flop;
+            assert_true((strcmp(k->step.op, "linear") == 0 || strcmp(k->step.op, "grouped") == 0) == (k->step.modules[0] != 0));
+        }
+        assert_int_equal(n, oz_model_step_count(m));
+        assert_true(r.other_us > 0 && fabs(bytes - r.bytes) < 1e-9 * bytes && fabs(flop - r.flop) < 1e-9 * flop);
+        assert_true(fabs(r.predicted_tok_s - (double)(pre ? N : batch) * 1e6 / us) < 1e-9 * r.predicted_tok_s);
+        const double rows = pre ? N : (double)batch;
+        assert_true(fabs(linear - ((f->flop_tok - f->head_flop_tok) * rows + f->head_flop_tok * (pre ? 1 : rows))) < 1e-9 * linear);
+        if (!pre && batch == 1) assert_true(fabs(weights - (double)f->stream_bytes) < 1e-9 * weights);
+        if (!pre) assert_true(fabs(kv - (double)f->kv_bytes_tok * (N + 1) / 2 * rows) < 1e-9 * kv);
+        else assert_true(fabs(kv - (double)f->kv_bytes_tok * (8 + 16 + 20)) < 1e-9 * kv); /* calls of 8 */
+        oz_bench_row_deinit(&r);
+    }
+    oz_model_close(&m);
+    oz_ckpt_close(&ckpt);
+    oz_dev_close(&dev);
+}
+
+static void test_bench(void **st) {
+    (void)st;
+    check_bench("tests/golden/models/llama", 1);
+    check_bench("tests/golden/models/llama", 3);
+    check_bench("tests/golden/models/mixtral", 1);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quantiles), cmocka_unit_test(test_wikitext), cmocka_unit_test(test_kl), cmocka_unit_test(test_kl_limits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quantiles), cmocka_unit_test(test_wikitext), cmocka_unit_test(test_kl), cmocka_unit_test(test_kl_limits), cmocka_unit_test(test_bench)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
