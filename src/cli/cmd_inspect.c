@@ -1,42 +1,32 @@
-/* ounce inspect: what a checkpoint holds, which scheme each module has, the kernel that would run it here, and the plan. */
+/* ounce inspect: what a checkpoint holds, how it is quantized, what of it fits in memory, and whether it is run here; the kernels that would run it, and
+ * the plan. What cannot be run is shown as far as it is understood, with the message that running it ends with. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/mem.h"
-#include "cli/cli.h"
+#include "base/names.h"
+#include "base/str.h"
+#include "cli/inspect.h"
 
 static bool tensors, kernels, plan;
+static double memory_gb;
 static const oz_opt opts[] = {
-    {"tensors", 0, OZ_OPT_FLAG, &tensors, 0, 0, NULL, NULL, "every stored tensor: type, shape, bytes, file"},
+    {"tensors", 0, OZ_OPT_FLAG, &tensors, 0, 0, NULL, NULL, "every stored tensor: type, shape, bytes, file; those that differ in numbers alone share a line, --json has each"},
     {"kernels", 0, OZ_OPT_FLAG, &kernels, 0, 0, NULL, NULL, "the kernel that runs each module on this machine (loads the model); modules that differ in numbers alone share a line, --json has each"},
     {"plan", 0, OZ_OPT_FLAG, &plan, 0, 0, NULL, NULL, "the compiled steps of the forward pass (loads the model)"},
+    {"memory", 0, OZ_OPT_FLOAT, &memory_gb, 0, 1e9, NULL, "GB", "count the sequences that fit in so many gigabytes (10^9 bytes); 0: this machine's memory"},
     {0}};
 static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
-static const oz_opt_cmd cmd = {"inspect", "MODEL [--tensors] [--kernels] [--plan]", "architecture, sizes, schemes, kernels and plan of a checkpoint", NULL, tables, 1, 1};
+static const oz_opt_cmd cmd = {"inspect", "MODEL [--tensors] [--kernels] [--plan]", "architecture, sizes, schemes, memory, kernels and plan of a checkpoint",
+                               "It also shows what `ounce run` refuses, as far as that can be read, and why. Bytes are exact: they add up to the tensors of the files. Bits are those of a "
+                               "parameter with its scales. A sequence's memory is its cache; weights count as they are stored.",
+                               tables, 1, 1};
 
-typedef struct scheme_list { oz_arch_list arch; oz_module *mods; oz_scheme *schemes; int *role; size_t n; } scheme_list;
+static const char *str_of(const json_t *o, const char *key) { return json_string_value(json_object_get(o, key)); }
+static long long int_of(const json_t *o, const char *key) { return json_integer_value(json_object_get(o, key)); }
 
-static oz_status schemes_open(scheme_list *s, const oz_ckpt *c, oz_err *err) {
-    *s = (scheme_list){0};
-    OZ_TRY(oz_arch_list_new(&s->arch, oz_ckpt_config(c), c, err));
-    s->mods = oz_alloc_array(s->arch.n, sizeof *s->mods);
-    s->schemes = oz_alloc_array(s->arch.n, sizeof *s->schemes);
-    s->role = oz_alloc_array(s->arch.n, sizeof *s->role);
-    for (size_t i = 0; i < s->arch.n; i++) {
-        const oz_arch_tensor *t = &s->arch.items[i];
-        if (t->cols == 0) continue;
-        s->role[s->n] = (int)t->role;
-        s->mods[s->n++] = oz_arch_module(t, c);
-    }
-    return oz_scheme_resolve(s->schemes, oz_ckpt_config(c), s->mods, s->n, err);
-}
-
-static void schemes_close(scheme_list *s) {
-    oz_arch_list_deinit(&s->arch);
-    oz_free(s->mods);
-    oz_free(s->schemes);
-    oz_free(s->role);
-}
+/* ---- tensors and kernels ---- */
 
 static json_t *tensors_json(const oz_ckpt *c) {
     json_t *list = json_array();
@@ -49,17 +39,6 @@ static json_t *tensors_json(const oz_ckpt *c) {
     return list;
 }
 
-static oz_status modules_json(json_t *list, const oz_ckpt *c, const scheme_list *s, oz_err *err) {
-    for (size_t i = 0; i < s->n; i++) {
-        oz_weight w;
-        OZ_TRY(oz_scheme_bind(&w, c, &s->mods[i], &s->schemes[i], err));
-        json_array_append_new(list, json_pack("{s:s s:s s:s s:s s:I s:I s:I}", "name", s->mods[i].name, "role", oz_role_name((oz_role)s->role[i]), "scheme", s->schemes[i].name, "codec",
-                                              oz_codec_get(w.codec)->name, "rows",
-                                              (json_int_t)s->mods[i].rows, "cols", (json_int_t)s->mods[i].cols, "bytes", (json_int_t)oz_weight_bytes(&w)));
-    }
-    return OZ_OK;
-}
-
 static json_t *kernels_json(const oz_model *m) {
     json_t *list = json_array();
     for (size_t i = 0; i < oz_model_module_count(m); i++) {
@@ -69,23 +48,49 @@ static json_t *kernels_json(const oz_model *m) {
     return list;
 }
 
-static const char *str_of(const json_t *o, const char *key) { return json_string_value(json_object_get(o, key)); }
-static long long int_of(const json_t *o, const char *key) { return json_integer_value(json_object_get(o, key)); }
-
-static void doc_print(const json_t *doc) {
-    size_t i;
-    const json_t *x;
-    printf("%s: %s, %lld tensors, %lld bytes\n", str_of(doc, "model"), str_of(doc, "model_type"), int_of(doc, "n_tensors"), int_of(doc, "bytes"));
-    oz_cli_roles_print(json_object_get(doc, "modules"));
-    json_array_foreach(json_object_get(doc, "tensors"), i, x) {
-        char *shape = json_dumps(json_object_get(x, "shape"), JSON_COMPACT);
-        printf("%-60s %-8s %-18s %12lld  %s\n", str_of(x, "name"), str_of(x, "dtype"), shape, int_of(x, "bytes"), str_of(x, "file"));
-        free(shape);
-    }
-    oz_cli_kernels_print(json_object_get(doc, "kernels"));
-    const char *steps = str_of(doc, "plan");
-    if (steps) fputs(steps, stdout);
+/* A value as text: a string as it is. oz_free. */
+static char *text_of(const json_t *v) {
+    if (json_is_string(v)) return oz_strdup(json_string_value(v));
+    char *made = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT), *out = oz_strdup(made);
+    free(made);
+    return out;
 }
+
+/* A line for all objects of a list whose names differ in numbers alone and whose columns are equal: name, how many, columns, sum of `bytes`, file. */
+static void lines_print(const json_t *list, const char *title, const char *const columns[2], const char *bytes, const char *bytes_title) {
+    const size_t n = json_array_size(list);
+    const char **names = oz_alloc_array(n + 1, sizeof *names);
+    char **keys = oz_alloc_array(n + 1, sizeof *keys);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = json_array_get(list, i);
+        char *first = text_of(json_object_get(x, columns[0])), *second = text_of(json_object_get(x, columns[1]));
+        names[i] = str_of(x, "name"), keys[i] = oz_asprintf("%-12s %-24s", first, second);
+        oz_free(first);
+        oz_free(second);
+    }
+    oz_name_lines l;
+    oz_names_collapse(&l, names, (const char *const *)keys, n);
+    struct { long long count, sum; size_t first; const char *file; bool more; } *sums = oz_alloc_array(l.n + 1, sizeof *sums), *s;
+    for (size_t i = n; i-- > 0;) {
+        const char *file = str_of(json_array_get(list, i), "file");
+        s = &sums[l.line_of[i]];
+        s->count++, s->sum += int_of(json_array_get(list, i), bytes), s->first = i;
+        s->more |= s->file && strcmp(s->file, file) != 0;
+        s->file = file;
+    }
+    size_t wide = strlen(title);
+    for (size_t i = 0; i < l.n; i++) wide = strlen(l.text[i]) > wide ? strlen(l.text[i]) : wide;
+    if (n) printf("\n%-*s %6s  %-12s %-24s %14s\n", (int)wide, title, "count", columns[0], columns[1], bytes_title);
+    for (s = sums; s < sums + l.n; s++)
+        printf("%-*s %6lld  %s %14lld%s%s%s\n", (int)wide, l.text[s - sums], s->count, keys[s->first], s->sum, s->file ? "  " : "", s->file ? s->file : "", s->more ? " ..." : "");
+    for (size_t i = 0; i < n; i++) oz_free(keys[i]);
+    oz_free(keys);
+    oz_free(names);
+    oz_free(sums);
+    oz_name_lines_deinit(&l);
+}
+
+/* ---- what needs the model loaded ---- */
 
 static char *plan_text(const oz_model *m) {
     char *text = NULL;
@@ -108,25 +113,58 @@ static oz_status loaded_part(json_t *doc, const char *path, oz_err *err) {
     return OZ_OK;
 }
 
+/* ---- the command ---- */
+
+static void doc_print(const json_t *doc) {
+    oz_cli_inspect_print(doc);
+    lines_print(json_object_get(doc, "tensors"), "tensor", (const char *const[]){"dtype", "shape"}, "bytes", "bytes");
+    lines_print(json_object_get(doc, "kernels"), "module", (const char *const[]){"scheme", "kernel"}, "packed_bytes", "packed bytes");
+    if (str_of(doc, "plan")) printf("\n%s", str_of(doc, "plan"));
+}
+
+static oz_status facts(json_t **doc, const oz_cli_inspect *in, oz_err *err) {
+    oz_cli_parts p;
+    oz_status st = oz_cli_parts_new(&p, in->ckpt, err);
+    if (st == OZ_OK) {
+        *doc = oz_cli_inspect_facts(in, &p);
+        if (oz_cli_common.json) json_object_set_new(*doc, "modules", oz_cli_inspect_modules(&p));
+        if (tensors) json_object_set_new(*doc, "tensors", tensors_json(in->ckpt));
+    }
+    oz_cli_parts_deinit(&p);
+    return st;
+}
+
+/* *why: the error that running it ends with, on a device that runs everything; clear where there is none. The checkpoint is opened as far as it can be. */
+static oz_status open_any(oz_ckpt **c, oz_err *why, const char *path, oz_err *err) {
+    oz_arch_list list = {0};
+    if (oz_ckpt_open(c, path, why) != OZ_OK) {
+        OZ_TRY(oz_ckpt_open_all(c, path, &oz_cli_pass_over, err));
+        const bool empty = !*c || (!oz_ckpt_config(*c) && oz_ckpt_count(*c) == 0) || (why->code == OZ_E_NOT_FOUND && oz_ckpt_count(*c) == 0);
+        if (empty) *err = *why, oz_ckpt_close(c);
+        return empty ? err->code : OZ_OK;
+    }
+    if (oz_arch_list_new(&list, oz_ckpt_config(*c), *c, why) == OZ_OK) {
+        oz_scheme *schemes = oz_alloc_array(list.n + 1, sizeof *schemes);
+        oz_model_check(schemes, *c, &list, NULL, why);
+        oz_free(schemes);
+    }
+    oz_arch_list_deinit(&list);
+    return OZ_OK;
+}
+
 static oz_status run(const char **args, int n_args, oz_err *err) {
     (void)n_args;
     oz_ckpt *c;
-    OZ_TRY(oz_ckpt_open(&c, args[0], err));
-    scheme_list s;
-    json_t *modules = json_array(), *doc = NULL;
-    oz_status st = schemes_open(&s, c, err);
-    if (st == OZ_OK) st = modules_json(modules, c, &s, err);
-    if (st == OZ_OK) {
-        doc = json_pack("{s:o s:s s:I s:I s:O}", "model", oz_json_text(args[0]), "model_type", str_of(oz_ckpt_config(c), "model_type"), "n_tensors", (json_int_t)oz_ckpt_count(c), "bytes",
-                        (json_int_t)oz_ckpt_bytes(c), "modules", modules);
-        if (tensors) json_object_set_new(doc, "tensors", tensors_json(c));
-    }
-    schemes_close(&s);
+    oz_err why = {0};
+    json_t *doc = NULL;
+    OZ_TRY(open_any(&c, &why, args[0], err));
+    const double machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const oz_cli_inspect in = {c, args[0], why.code == OZ_OK ? NULL : why.msg, memory_gb > 0 ? memory_gb * 1e9 : machine};
+    oz_status st = facts(&doc, &in, err);
     oz_ckpt_close(&c);
     if (st == OZ_OK && (kernels || plan)) st = loaded_part(doc, args[0], err);
-    if (st == OZ_OK && oz_cli_common.json) oz_cli_json_print(json_incref(doc));
-    else if (st == OZ_OK) doc_print(doc);
-    json_decref(modules);
+    if (doc && oz_cli_common.json) oz_cli_json_print(json_incref(doc));
+    else if (doc) doc_print(doc);
     json_decref(doc);
     return st;
 }

@@ -124,6 +124,7 @@ static bool is_tied(const json_t *config) {
 
 oz_status oz_model_check(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err) {
     OZ_TRY(oz_schemes_resolve(schemes, c, list, f, err));
+    OZ_TRY(oz_surplus_check(c, list, schemes, f, err));
     for (size_t i = 0; i < list->n; i++) {
         const oz_arch_tensor *t = &list->items[i];
         const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
@@ -132,7 +133,6 @@ oz_status oz_model_check(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_lis
         if (!oz_is_matrix(t)) OZ_TRY(oz_found(f, oz_vector_find(&x, c, t, err), err));
         else if (!schemes[i].unknown) OZ_TRY(oz_scheme_bind_all(&w, c, &m, &schemes[i], f, err));
     }
-    OZ_TRY(oz_surplus_check(c, list, schemes, f, err));
     OZ_TRY(kv_check(c, list, f, err));
     if (is_tied(oz_ckpt_config(c))) oz_tied_head_check(c, f);
     return OZ_OK;

@@ -103,6 +103,9 @@ oz_layer_kind oz_layer_sparse(const oz_dims *d, int64_t layer);
 
 oz_status oz_arch_read(const oz_arch **arch, oz_dims *dims, const json_t *config, oz_err *err);
 int64_t oz_dim_get(const oz_dims *d, oz_dim dim);
+int64_t oz_scans_count(const oz_arch *a, const oz_dims *d);
+int64_t oz_kv_values(const oz_arch *a, const oz_dims *d);   /* see oz_arch_info */
+int64_t oz_slot_values(const oz_arch *a, const oz_dims *d);
 
 /* ---- configs (config.c, rope.c) ---- */
 /* The keys that configs have in common, over the architecture's defaults; then its own; then what both leave open. */

@@ -317,10 +317,8 @@ static void info_fill(oz_model *m) {
     f->n_heads_kv = d->n_heads_kv, f->head_dim = d->head_dim, f->intermediate_size = d->intermediate_size;
     f->bos_id = d->bos_id, f->n_eos = d->n_eos;
     memcpy(f->eos_ids, d->eos_ids, sizeof f->eos_ids);
-    int64_t n_scans = 0;
-    for (int64_t i = 0; i < d->n_layers; i++) n_scans += m->arch->layer(d, i).state == OZ_STATE_SLOT;
-    f->slot_bytes = (size_t)(n_scans * d->ssm * (d->ssm_state + d->ssm_conv - 1)) * sizeof(float);
-    f->kv_bytes_tok = (size_t)((d->n_layers - n_scans) * d->n_heads_kv * (d->head_dim + d->v_dim)) * sizeof(float);
+    f->slot_bytes = (size_t)oz_slot_values(m->arch, d) * sizeof(float);
+    f->kv_bytes_tok = (size_t)oz_kv_values(m->arch, d) * sizeof(float);
     slot_count(m, m->top[OZ_SLOT_HEAD].linear, 1, 1); /* of the embedding, one row is read */
     f->head_flop_tok = f->flop_tok;
     for (int64_t i = 0; i < d->n_layers * OZ_SLOT_COUNT; i++) {

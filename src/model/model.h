@@ -44,6 +44,18 @@ oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype, BF16 if ab
  * matrix; unknown where the config is broken), and the tensors, their types, shapes, scales and indices held against them. Values of weights are not read. */
 oz_status oz_model_check(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err);
 oz_status oz_arch_max_len(int64_t *out, const json_t *config, oz_err *err); /* tokens of a sequence */
+/* What a config says of a model's shape. Numbers that it has no use for are 0. */
+typedef struct oz_arch_info {
+    const char *model_type; /* of the text part, where a larger model has one */
+    int64_t vocab_size, hidden_size, intermediate_size, n_layers, n_heads, n_heads_kv, head_dim, max_len;
+    int64_t n_experts, top_k, expert_ffn, shared_ffn;
+    int64_t window, n_windows; /* tokens that so many layers see */
+    int64_t n_scans;           /* layers that scan */
+    bool tied;
+    int64_t kv_values_tok, slot_values; /* of the cache, that a token adds; a sequence's, of layers that scan */
+    int64_t latent_values_tok;          /* of MLA, the cache that holds latents in place of keys and values */
+} oz_arch_info;
+oz_status oz_arch_info_read(oz_arch_info *out, const json_t *config, oz_err *err);
 
 /* Whether a device has a kernel for a module under a quantized scheme, with f32 activations where that leaves them alone. */
 oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *scheme, oz_err *err);

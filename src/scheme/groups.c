@@ -300,6 +300,7 @@ static oz_status check_status(const oz_config *c, oz_err *err) {
 
 static oz_status group_read(oz_config *c, const char *name, const json_t *v, oz_err *err) {
     oz_group *g = &c->groups[c->n_groups++];
+    g->name = name;
     g->path = oz_asprintf("%s.config_groups.%.80s", c->path, name);
     g->scheme = OZ_SCHEME_DENSE, g->scheme.unknown = true;
     OZ_TRY(group_parse(g, name, v, c, err));
@@ -324,8 +325,8 @@ oz_status oz_groups_read(oz_config *c, oz_err *err) {
 
 /* ---- matching ---- */
 
-/* The most specific of p's hits. `where`: the path of the patterns' owner. */
-static oz_status best_hit(oz_hit *out, oz_patterns *p, const oz_module *m, const char *where, oz_err *err) {
+/* The most specific of p's hits, and the first pattern that has it. `where`: the path of the patterns' owner. */
+static oz_status best_hit(oz_hit *out, const char **pattern, oz_patterns *p, const oz_module *m, const char *where, oz_err *err) {
     *out = OZ_HIT_NONE;
     for (size_t i = 0; i < p->n; i++) {
         oz_hit hit;
@@ -335,7 +336,7 @@ static oz_status best_hit(oz_hit *out, oz_patterns *p, const oz_module *m, const
             return st;
         }
         if (hit != OZ_HIT_NONE) p->used[i] = true;
-        if (hit < *out) *out = hit;
+        if (hit < *out) *out = hit, *pattern = p->items[i].text;
     }
     return OZ_OK;
 }
@@ -346,33 +347,38 @@ static bool same_meaning(const oz_group *a, const oz_group *b) {
     return oz_args_equal(&a->weights, &b->weights) && oz_args_equal(&a->acts, &b->acts) && strcmp(a->format, b->format) == 0;
 }
 
-static oz_status pick(const oz_group **out, oz_config *c, const oz_module *m, oz_err *err) {
+/* *pattern: the target that decided, or what ignores the module. */
+static oz_status pick(const oz_group **out, const char **pattern, oz_config *c, const oz_module *m, oz_err *err) {
     oz_hit best = OZ_HIT_NONE, hit;
+    const char *text = NULL;
     *out = NULL;
     for (size_t i = 0; i < c->n_groups; i++) {
         oz_group *g = &c->groups[i];
-        OZ_TRY(best_hit(&hit, &g->targets, m, g->path, err));
+        OZ_TRY(best_hit(&hit, &text, &g->targets, m, g->path, err));
         if (hit == OZ_HIT_NONE || hit > best) continue;
         OZ_NEED(hit < best || same_meaning(*out, g), err, OZ_E_FORMAT, "%s: %s and %s both apply to it, neither more specific, and differ", m->name,
                 (*out)->path, g->path);
-        if (hit < best) *out = g;
+        if (hit < best) *out = g, *pattern = text;
         best = hit;
     }
-    OZ_TRY(best_hit(&hit, &c->ignore, m, c->path, err));
-    if (hit != OZ_HIT_NONE) *out = NULL;
+    OZ_TRY(best_hit(&hit, &text, &c->ignore, m, c->path, err));
+    if (hit != OZ_HIT_NONE) *out = NULL, *pattern = text;
     return OZ_OK;
 }
 
 oz_status oz_groups_module(oz_scheme *out, oz_config *c, const oz_module *m, oz_err *err) {
     const oz_group *g;
-    OZ_TRY(pick(&g, c, m, err));
+    OZ_TRY(pick(&g, &out->pattern, c, m, err));
     if (!g) return OZ_OK;
+    out->group = g->name;
     if (g->why_not) {
         char scheme[160];
         describe(scheme, g);
         OZ_FAIL(err, OZ_E_UNSUPPORTED, "%s: scheme %s of %s is not supported: %s", m->name, scheme, g->path, g->why_not);
     }
+    const char *pattern = out->pattern;
     *out = g->scheme;
+    out->group = g->name, out->pattern = pattern;
     OZ_NEED(out->block_rows > 0 || out->group_size == 0 || m->cols % out->group_size == 0, err, OZ_E_FORMAT, "%s.weights.group_size: %lld does not divide the %lld columns of %s", g->path,
             (long long)out->group_size, (long long)m->cols, m->name);
     const int64_t in_group = out->input.group_size;

@@ -45,6 +45,7 @@ void oz_patterns_deinit(oz_patterns *p);
 oz_status oz_patterns_parse(oz_patterns *out, const json_t *list, const char *path, const char *key, oz_err *err);
 
 typedef struct oz_group {
+    const char *name; /* borrowed */
     char *path; /* "quantization_config.config_groups.group_0" */
     oz_args weights, acts;
     const char *format;

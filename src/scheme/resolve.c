@@ -96,6 +96,13 @@ oz_status oz_scheme_resolve(oz_scheme *schemes, const json_t *model, const oz_mo
     return oz_scheme_resolve_all(schemes, model, modules, n, NULL, err);
 }
 
+const json_t *oz_scheme_locate(const json_t *model) {
+    oz_config c = {0};
+    const oz_status st = locate(&c, model, NULL);
+    config_deinit(&c);
+    return st == OZ_OK ? c.json : NULL;
+}
+
 oz_status oz_scheme_kv(oz_kv_scheme *out, const json_t *model, oz_err *err) {
     oz_config c = {0};
     *out = (oz_kv_scheme){0};

@@ -37,6 +37,7 @@ typedef struct oz_scheme {
     oz_round input;       /* of ACT_VALUES, without scales */
     bool old_layout;      /* of its writer's first version: pack-quantized of 3, 5, 6, 7 bits may have whole fields a word; GPTQ stores zero - 1 */
     bool unknown;         /* its config has errors (findings); nothing can be said of its tensors */
+    const char *group, *pattern; /* of the config (borrowed): whose target decided; group NULL: the entry of `ignore` that did */
 } oz_scheme;
 extern const oz_scheme OZ_SCHEME_DENSE;
 
@@ -54,6 +55,8 @@ oz_status oz_pattern_match(bool *hit, const char *pattern, const oz_module *m, o
 /* config: the whole config.json. Fills schemes[n] (dense where none applies). Errors carry the JSON path or the module's name. */
 oz_status oz_scheme_resolve(oz_scheme *schemes, const json_t *config, const oz_module *modules, size_t n, oz_err *err);
 oz_status oz_scheme_resolve_all(oz_scheme *schemes, const json_t *config, const oz_module *modules, size_t n, const oz_findings *f, oz_err *err);
+/* Where a config says how its model is quantized, as it stands there; NULL: it does not. */
+const json_t *oz_scheme_locate(const json_t *config);
 /* kv_cache_scheme: keys (after their rotation) and values are rounded to float8 with stored scales, one, or one a head. */
 typedef struct oz_kv_scheme { bool quantized, per_head; } oz_kv_scheme;
 oz_status oz_scheme_kv(oz_kv_scheme *out, const json_t *config, oz_err *err);
