@@ -91,21 +91,24 @@ oz_status oz_weight_slice(oz_weight *out, void **mem, const oz_weight *w, int64_
 /* Bytes of the codes, scales and zeros as stored. */
 size_t oz_weight_bytes(const oz_weight *w);
 
-/* Round-to-nearest quantization, data-free (formats.md sections 3.2, 3.3 and 11.6): f32 arithmetic; symmetric scale = amax / half the
- * code range (127.5, 7.5, 448); the scale is rounded to scale_dtype first, codes are computed against the rounded scale by division, clamp before
- * rounding, ties to even; an all-zero group gets scale 1 and codes 0; a scale that would round to zero is the smallest of its type.
+/* Round-to-nearest quantization, data-free (formats.md sections 3.2, 3.3 and 11.6). Symmetric: scale = amax / half the code range (127.5, 7.5, 448) in
+ * f32. Asymmetric: scale = (max - min) / the code range, zero = rne(clamp(least code - min / scale)), min <= 0 <= max, and every step is rounded to
+ * scale_dtype, as compressed-tensors does. The scale is rounded to scale_dtype first; codes are computed against it in f32 by division, clamp before
+ * rounding, ties to even; an all-zero group gets scale 1, zero 0 and codes 0; a scale that would round to zero is the smallest of its type.
  * NaN or infinity in the source: OZ_E_FORMAT, which names the column. */
-typedef struct oz_rtn { oz_codec codec; int64_t group_size; /* 0: channel */ oz_dtype scale_dtype; } oz_rtn;
+typedef struct oz_rtn { oz_codec codec; int64_t group_size; /* 0: channel */ oz_dtype scale_dtype; bool asymmetric; /* integers alone */ } oz_rtn;
 /* Bytes of a stored row of codes: oz_weight's row_bytes where rows are contiguous. A plain block codec needs whole blocks. */
 int64_t oz_codec_row_bytes(oz_codec c, int64_t cols);
-/* The code nearest to x / scale, as a number: clamped to the codec's range, then rounded, ties to even. */
-float oz_code_nearest(oz_codec c, float x_over_scale);
+/* The code nearest to x / scale + zero, as a number: clamped to the codec's range, then rounded, ties to even. */
+float oz_code_nearest(oz_codec c, float code);
 /* Stores a row of codes given as numbers, those of oz_weight_codes. Not for transposed codecs. */
 void oz_codes_store(void *codes_row, oz_codec c, const float *codes, int64_t cols);
-/* One row as numbers: codes [cols] (may be src), scales [n_groups], which scale_dtype holds exactly. */
-oz_status oz_rtn_numbers(float *codes, float *scales, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);
-/* The same as stored: codes_row (storage of the codec, padded bits zero), scales_row [n_groups] in scale_dtype. src f32 [cols]. */
-oz_status oz_rtn_row(void *codes_row, void *scales_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);
+/* One row: codes_row (storage of the codec, padded bits zero), scales_row [n_groups] in scale_dtype, zeros_row [n_groups] (NULL: symmetric). src f32 [cols]. */
+oz_status oz_rtn_row(void *codes_row, void *scales_row, int8_t *zeros_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);
+/* The same in steps and as numbers, where rows share scales. The range of a group begins as 0, 0 and is widened by each row; scales are exact in scale_dtype. */
+oz_status oz_rtn_observe(float *min, float *max /* [n_groups] */, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);
+oz_status oz_rtn_scale(float *scale, float *zero, const oz_rtn *q, float min, float max, oz_err *err);
+void oz_rtn_codes(float *codes /* may be src */, const oz_rtn *q, const float *scales, const float *zeros, const float *src, int64_t cols);
 
 /* Dynamic activation quantization, the definitions kernels follow (formats.md section 10.11 and 3.5). One token; x f32 [n].
  * int8: s = amax / 127, q = clamp(rne(x / s), -127, 127), true division; an all-zero token: s = 1, q = 0.

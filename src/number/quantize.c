@@ -34,47 +34,67 @@ void oz_codes_store(void *codes_row, oz_codec codec, const float *codes, int64_t
     for (int64_t c = 0; c < cols; c++) put_code(codes_row, codec, c, codes[c]);
 }
 
-/* The scale as scale_dtype holds it. A group so small that its scale rounds to zero takes the smallest one that the type has: its codes
- * stay in range, and no stored scale is zero. */
-static oz_status make_scale(float *scale, oz_dtype dtype, float amax, float half, oz_err *err) {
-    uint8_t stored[4];
-    *scale = amax > 0 ? amax / half : 1.0f;
-    oz_from_f32(stored, dtype, scale, 1);
-    oz_to_f32(scale, dtype, stored, 1);
-    if (*scale == 0) *scale = dtype == OZ_DTYPE_F16 ? 0x1p-24f : dtype == OZ_DTYPE_BF16 ? 0x1p-133f : 0x1p-149f;
-    OZ_NEED(isfinite(*scale), err, OZ_E_FORMAT, "scale %g does not fit %s", (double)(amax / half), oz_dtype_get(dtype)->name);
-    return OZ_OK;
+/* x as a value of a type of floats. */
+static float rounded(float x, oz_dtype dtype) {
+    uint8_t stored[8];
+    oz_from_f32(stored, dtype, &x, 1);
+    oz_to_f32(&x, dtype, stored, 1);
+    return x;
 }
 
-/* Columns [c, c + n), which share a scale. */
-static oz_status group_scale(float *scale, const oz_rtn *q, const float *src, int64_t c, int64_t n, oz_err *err) {
-    float amax = 0;
-    for (int64_t i = c; i < c + n; i++) {
-        OZ_NEED(isfinite(src[i]), err, OZ_E_FORMAT, "column %lld: expected a finite weight, found %g", (long long)i, (double)src[i]);
-        if (fabsf(src[i]) > amax) amax = fabsf(src[i]);
-    }
-    return make_scale(scale, q->scale_dtype, amax, half_range(oz_codec_get(q->codec)), err);
-}
-
-oz_status oz_rtn_numbers(float *codes, float *scales, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
-    const int64_t step = q->group_size > 0 ? q->group_size : cols;
-    for (int64_t c = 0, g = 0; c < cols; c += step, g++) {
-        const int64_t n = c + step < cols ? step : cols - c;
-        OZ_TRY(group_scale(&scales[g], q, src, c, n, err));
-        for (int64_t i = c; i < c + n; i++) codes[i] = oz_code_nearest(q->codec, src[i] / scales[g]);
+static oz_status widen(float *min, float *max, const float *x, int64_t col0, int64_t n, oz_err *err) {
+    for (int64_t i = col0; i < col0 + n; i++) {
+        OZ_NEED(isfinite(x[i]), err, OZ_E_FORMAT, "column %lld: expected a finite weight, found %g", (long long)i, (double)x[i]);
+        if (x[i] < *min) *min = x[i];
+        if (x[i] > *max) *max = x[i];
     }
     return OZ_OK;
 }
 
-oz_status oz_rtn_row(void *codes_row, void *scales_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
-    const int64_t step = q->group_size > 0 ? q->group_size : cols;
+/* A group so small that its scale rounds to zero takes the smallest one that the type has: its codes stay in range, and no stored
+ * scale is zero. */
+oz_status oz_rtn_scale(float *scale, float *zero, const oz_rtn *q, float min, float max, oz_err *err) {
+    const oz_codec_info *info = oz_codec_get(q->codec);
+    const float lo = (float)info->code_min, hi = (float)info->code_max, amax = max > -min ? max : -min;
+    const float exact = q->asymmetric ? rounded(max - min, q->scale_dtype) / (hi - lo) : amax / half_range(info);
+    *scale = amax > 0 ? rounded(exact, q->scale_dtype) : 1.0f;
+    *zero = 0;
+    if (*scale == 0) *scale = q->scale_dtype == OZ_DTYPE_F16 ? 0x1p-24f : q->scale_dtype == OZ_DTYPE_BF16 ? 0x1p-133f : 0x1p-149f;
+    OZ_NEED(isfinite(*scale), err, OZ_E_FORMAT, "scale %g does not fit %s", (double)exact, oz_dtype_get(q->scale_dtype)->name);
+    if (!q->asymmetric || !(amax > 0)) return OZ_OK;
+    const float z = rounded(lo - rounded(min / *scale, q->scale_dtype), q->scale_dtype);
+    *zero = nearbyintf(z < lo ? lo : z > hi ? hi : z);
+    return OZ_OK;
+}
+
+static int64_t group_of(const oz_rtn *q, int64_t cols) { return q->group_size > 0 ? q->group_size : cols; }
+
+oz_status oz_rtn_observe(float *min, float *max, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
+    const int64_t step = group_of(q, cols);
+    for (int64_t c = 0; c < cols; c += step) OZ_TRY(widen(min++, max++, src, c, c + step < cols ? step : cols - c, err));
+    return OZ_OK;
+}
+
+/* A symmetric scheme adds nothing, not even zero: that would take the sign of a zero. */
+static float code_of(const oz_rtn *q, float x, float scale, float zero) { return oz_code_nearest(q->codec, q->asymmetric ? x / scale + zero : x / scale); }
+
+void oz_rtn_codes(float *codes, const oz_rtn *q, const float *scales, const float *zeros, const float *src, int64_t cols) {
+    const int64_t step = group_of(q, cols);
+    for (int64_t c = 0; c < cols; c++) codes[c] = code_of(q, src[c], scales[c / step], zeros[c / step]);
+}
+
+oz_status oz_rtn_row(void *codes_row, void *scales_row, int8_t *zeros_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
+    const int64_t step = group_of(q, cols);
+    const size_t scale_bytes = (size_t)oz_dtype_get(q->scale_dtype)->block_bytes;
     memset(codes_row, 0, (size_t)oz_codec_row_bytes(q->codec, cols));
     for (int64_t c = 0, g = 0; c < cols; c += step, g++) {
         const int64_t n = c + step < cols ? step : cols - c;
-        float scale;
-        OZ_TRY(group_scale(&scale, q, src, c, n, err));
-        oz_from_f32((uint8_t *)scales_row + (size_t)g * (size_t)oz_dtype_get(q->scale_dtype)->block_bytes, q->scale_dtype, &scale, 1);
-        for (int64_t i = c; i < c + n; i++) put_code(codes_row, q->codec, i, oz_code_nearest(q->codec, src[i] / scale));
+        float min = 0, max = 0, scale, zero;
+        OZ_TRY(widen(&min, &max, src, c, n, err));
+        OZ_TRY(oz_rtn_scale(&scale, &zero, q, min, max, err));
+        oz_from_f32((uint8_t *)scales_row + (size_t)g * scale_bytes, q->scale_dtype, &scale, 1);
+        if (q->asymmetric) zeros_row[g] = (int8_t)zero;
+        for (int64_t i = c; i < c + n; i++) put_code(codes_row, q->codec, i, code_of(q, src[i], scale, zero));
     }
     return OZ_OK;
 }

@@ -29,16 +29,17 @@ typedef struct tile {
     float *w;      /* [ROWS, n] the weights */
     float *t;      /* [n, ROWS] in order, updated */
     float *scale;  /* [ROWS, n]: of each column, in stored order */
+    float *zero;   /* [ROWS, n]: zero points, likewise */
     float *e;      /* [ROWS, n] errors in stored order */
     float *he;     /* [ROWS, n] */
     float *codes;  /* [ROWS, n] */
     float *err;    /* [BLOCK, ROWS] */
 } tile;
-static size_t tile_floats(int64_t n) { return (size_t)(6 * ROWS * n + BLOCK * ROWS); }
+static size_t tile_floats(int64_t n) { return (size_t)(7 * ROWS * n + BLOCK * ROWS); }
 
 static tile tile_view(float *p, int64_t n, int64_t n_rows) {
     const int64_t s = ROWS * n;
-    return (tile){n_rows, p, p + s, p + 2 * s, p + 3 * s, p + 4 * s, p + 5 * s, p + 6 * s};
+    return (tile){n_rows, p, p + s, p + 2 * s, p + 3 * s, p + 4 * s, p + 5 * s, p + 6 * s, p + 7 * s};
 }
 
 /* tr(E H E^T) over the tile's rows. */
@@ -50,9 +51,15 @@ static double weighted(const tile *t, const oz_hessian *h, const float *e) {
     return sum;
 }
 
+/* What x is rounded to, and its code. */
+static float nearest(float *code, const oz_rtn *q, float x, float scale, float zero) {
+    *code = oz_code_nearest(q->codec, x / scale + zero);
+    return (*code - zero) * scale;
+}
+
 /* Shrinks the scale of a group of n columns where clipping its extremes costs less than the finer steps gain, in squared error weighted by
- * importance. stored: round-to-nearest's scale in scale_dtype, replaced by the best; returns it. */
-static float scale_search(void *stored, const oz_rtn *q, const float *x, const float *importance, int64_t n) {
+ * importance; both ends shrink alike, so that the zero point stays. stored: round-to-nearest's scale in scale_dtype, replaced by the best; returns it. */
+static float scale_search(void *stored, float zero, const oz_rtn *q, const float *x, const float *importance, int64_t n) {
     float full;
     oz_to_f32(&full, q->scale_dtype, stored, 1);
     float best = full; /* stays where no error is finite */
@@ -65,7 +72,8 @@ static float scale_search(void *stored, const oz_rtn *q, const float *x, const f
         if (!(s > 0)) break;
         double loss = 0;
         for (int64_t c = 0; c < n; c++) {
-            const float e = x[c] - oz_code_nearest(q->codec, x[c] / s) * s;
+            float code;
+            const float e = x[c] - nearest(&code, q, x[c], s, zero);
             loss += (double)importance[c] * e * e;
         }
         if (loss >= least) continue;
@@ -84,16 +92,17 @@ static oz_status tile_begin(const work *w, const tile *t, int64_t row0, double *
         float *row = t->w + r * n, *scale = t->scale + r * n;
         uint8_t *scales = (uint8_t *)w->out->scales + (row0 + r) * w->out->scale_row_bytes;
         oz_weight_row(row, g->weight, row0 + r, 0, n);
-        if (oz_rtn_row((uint8_t *)w->out->codes + (row0 + r) * w->out->code_row_bytes, scales, &g->rtn, row, n, err) != OZ_OK)
+        int8_t *zeros = g->rtn.asymmetric ? w->out->zeros + (row0 + r) * ((n + step - 1) / step) : NULL;
+        if (oz_rtn_row((uint8_t *)w->out->codes + (row0 + r) * w->out->code_row_bytes, scales, zeros, &g->rtn, row, n, err) != OZ_OK)
             return oz_err_prefix(err, "row %lld", (long long)(row0 + r));
         for (int64_t c0 = 0; c0 < n; c0 += step) {
             const int64_t c1 = n - c0 < step ? n : c0 + step;
             uint8_t *stored = scales + (size_t)(c0 / step) * size;
-            float s;
+            float s, code, zero = zeros ? zeros[c0 / step] : -0.0f; /* which leaves the sign of a zero */
             oz_to_f32(&s, g->rtn.scale_dtype, stored, 1);
-            for (int64_t c = c0; c < c1; c++) t->e[r * n + c] = row[c] - oz_code_nearest(g->rtn.codec, row[c] / s) * s;
-            s = scale_search(stored, &g->rtn, row + c0, w->importance + c0, c1 - c0);
-            for (int64_t c = c0; c < c1; c++) scale[c] = s;
+            for (int64_t c = c0; c < c1; c++) t->e[r * n + c] = row[c] - nearest(&code, &g->rtn, row[c], s, zero);
+            s = scale_search(stored, zero, &g->rtn, row + c0, w->importance + c0, c1 - c0);
+            for (int64_t c = c0; c < c1; c++) scale[c] = s, t->zero[r * n + c] = zero;
         }
     }
     sums[0] = weighted(t, g->hessian, t->e);
@@ -111,10 +120,9 @@ static bool column(const work *w, const tile *t, int64_t k, int64_t k0, int64_t 
     for (int64_t r = 0; r < t->n_rows; r++) nothing += x[r] * 0.0f;
     if (nothing != 0) return false;
     for (int64_t r = 0; r < t->n_rows; r++) {
-        const float scale = t->scale[r * n + c], code = oz_code_nearest(g->rtn.codec, x[r] / scale);
-        t->codes[r * n + c] = code;
-        t->e[r * n + c] = t->w[r * n + c] - code * scale;
-        err[r] = (x[r] - code * scale) / u[k];
+        const float value = nearest(&t->codes[r * n + c], &g->rtn, x[r], t->scale[r * n + c], t->zero[r * n + c]);
+        t->e[r * n + c] = t->w[r * n + c] - value;
+        err[r] = (x[r] - value) / u[k];
     }
     for (int64_t j = k + 1; j < k1; j++) {
         float *y = t->t + j * ROWS;

@@ -404,17 +404,30 @@ static oz_status hessians_sum(job *j, int64_t layer, oz_err *err) {
     return st;
 }
 
+/* What was chosen, row by row, as the numbers that the writer takes. */
+typedef struct chosen { const oz_gptq *g; const oz_gptq_result *r; } chosen;
+
+static oz_status chosen_band(void *arg, const oz_band *b, oz_err *err) {
+    const chosen *c = arg;
+    const int64_t cols = c->g->weight->cols, n = c->g->rtn.group_size > 0 ? (cols + c->g->rtn.group_size - 1) / c->g->rtn.group_size : 1;
+    const oz_weight w = {.codec = c->g->rtn.codec, .rows = c->g->weight->rows, .cols = cols, .codes = c->r->codes, .row_bytes = c->r->code_row_bytes};
+    oz_weight_codes(b->codes, &w, b->row0, 0, cols);
+    oz_to_f32(b->scales, c->g->rtn.scale_dtype, (const uint8_t *)c->r->scales + b->row0 * c->r->scale_row_bytes, n);
+    for (int64_t i = 0; i < n && c->r->zeros; i++) b->zeros[i] = c->r->zeros[b->row0 * n + i];
+    return OZ_OK;
+}
+
 static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq *g, oz_gptq_result *r, oz_err *err) {
     const oz_arch_tensor *t = it->arch;
-    oz_part parts[OZ_MAX_PARTS];
-    oz_scheme_parts(parts, &j->q->scheme, t->rows, t->cols, j->q->model_dtype);
+    const int64_t n_groups = g->rtn.group_size > 0 ? (t->cols + g->rtn.group_size - 1) / g->rtn.group_size : 1;
     r->code_row_bytes = oz_codec_row_bytes(g->rtn.codec, t->cols);
-    r->scale_row_bytes = parts[1].dims[1] * oz_dtype_get(g->rtn.scale_dtype)->block_bytes;
+    r->scale_row_bytes = n_groups * oz_dtype_get(g->rtn.scale_dtype)->block_bytes;
     OZ_TRY(oz_big_new(&r->codes, (size_t)(t->rows * r->code_row_bytes), t->module, err));
     OZ_TRY(oz_big_new(&r->scales, (size_t)(t->rows * r->scale_row_bytes), t->module, err));
+    if (g->rtn.asymmetric) OZ_TRY(oz_big_new((void **)&r->zeros, (size_t)(t->rows * n_groups), t->module, err));
     OZ_TRY(oz_gptq_run(r, g, j->pool, t->module, err));
     const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
-    OZ_TRY(oz_stream_module(&j->stream, &m, &j->q->scheme, j->q->model_dtype, r->codes, r->scales, err));
+    OZ_TRY(oz_stream_made(&j->stream, &m, &j->q->scheme, j->q->model_dtype, &(oz_made){.band = chosen_band, .arg = &(chosen){g, r}}, err));
     const bool measured = isfinite(r->before) && isfinite(r->after);
     const int64_t n_tok = g->hessian->n_rows;
     if (measured && n_tok < t->cols) oz_log_info("%s: output error %.4g, of rounding to nearest %.4g, on %" PRId64 " tokens for %" PRId64 " columns", t->module, r->after, r->before, n_tok, t->cols);
@@ -436,10 +449,11 @@ static oz_status input_quantize(job *j, input *in, oz_err *err) {
     for (int k = 0; st == OZ_OK && k < in->n_items; k++) {
         const oz_quantize_item *it = in->items[k];
         oz_gptq_result r = {0};
-        const oz_gptq g = {&in->hessian, &f, &it->weight, {j->q->scheme.codec, j->q->scheme.group_size, j->q->model_dtype}};
+        const oz_gptq g = {&in->hessian, &f, &it->weight, {j->q->scheme.codec, j->q->scheme.group_size, j->q->model_dtype, !j->q->scheme.symmetric}};
         st = module_write(j, it, &g, &r, err);
         oz_big_free(r.codes);
         oz_big_free(r.scales);
+        oz_big_free(r.zeros);
         oz_ckpt_drop(j->q->ckpt, it->tensor);
     }
     oz_factor_deinit(&f);

@@ -63,8 +63,6 @@ oz_status oz_stream_made(oz_stream *s, const oz_module *m, const oz_scheme *sche
 /* The same of values, rounded to nearest. fill is asked for whole rows. OZ_E_FORMAT: a value that cannot be
  * quantized; the message names row and column. */
 oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, oz_fill_fn *fill, void *arg, oz_err *err);
-/* A module whose codes and scales are in memory. */
-oz_status oz_stream_module(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, const void *codes, const void *scales, oz_err *err);
 /* A tensor as it is. */
 oz_status oz_stream_copy(oz_stream *s, const char *name, const void *data, size_t n_bytes, oz_err *err);
 
@@ -86,9 +84,9 @@ oz_status oz_factor_init(oz_factor *f, const oz_hessian *h, double dampening, oz
 void oz_factor_deinit(oz_factor *f);
 
 typedef struct oz_gptq { const oz_hessian *hessian; const oz_factor *factor; const oz_weight *weight; oz_rtn rtn; } oz_gptq;
-/* codes, scales: as stored, the caller's. Relative output error tr(E H E^T) / tr(W H W^T) of rounding to nearest, and reached; NaN where
+/* codes, scales: as stored; zeros [rows, groups], where asymmetric; the caller's. Relative output error tr(E H E^T) / tr(W H W^T) of rounding to nearest, and reached; NaN where
  * the text gives no input. */
-typedef struct oz_gptq_result { void *codes, *scales; int64_t code_row_bytes, scale_row_bytes; double before, after; } oz_gptq_result;
+typedef struct oz_gptq_result { void *codes, *scales; int8_t *zeros; int64_t code_row_bytes, scale_row_bytes; double before, after; } oz_gptq_result;
 oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, const char *what, oz_err *err);
 
 /* ---- digests (digest.c): sha256 in hexadecimal; OZ_E_INTERRUPTED has no message ---- */

@@ -198,29 +198,69 @@ oz_status oz_stream_made(oz_stream *s, const oz_module *m, const oz_scheme *sche
 
 /* ---- rounded to nearest ---- */
 
-typedef struct rtn { oz_rtn how; int64_t cols; oz_fill_fn *fill; void *arg; } rtn;
+typedef struct rtn {
+    oz_rtn how;
+    int64_t cols;
+    oz_fill_fn *fill;
+    void *arg;
+    bool one; /* these are for all rows */
+    float scale, zero;
+} rtn;
 
+static oz_status observe(float *min, float *max, const rtn *q, int64_t row, const float *values, oz_err *err) {
+    if (oz_rtn_observe(min, max, &q->how, values, q->cols, err) != OZ_OK) return oz_err_prefix(err, "row %lld", (long long)row);
+    return OZ_OK;
+}
+
+/* The ranges lie where zero points and scales will. */
 static oz_status rtn_band(void *arg, const oz_band *b, oz_err *err) {
     const rtn *q = arg;
-    q->fill(q->arg, b->codes, b->row0 * q->cols, q->cols);
-    if (oz_rtn_numbers(b->codes, b->scales, &q->how, b->codes, q->cols, err) != OZ_OK) return oz_err_prefix(err, "row %lld", (long long)b->row0);
+    const int64_t n_groups = q->how.group_size > 0 ? (q->cols + q->how.group_size - 1) / q->how.group_size : 1;
+    q->fill(q->arg, b->codes, b->row0 * q->cols, b->n_rows * q->cols);
+    for (int64_t g = 0; g < n_groups; g++) b->scales[g] = 0;
+    for (int64_t r = 0; r < b->n_rows && !q->one; r++) OZ_TRY(observe(b->zeros, b->scales, q, b->row0 + r, b->codes + r * q->cols, err));
+    for (int64_t g = 0; g < n_groups && !q->one; g++)
+        if (oz_rtn_scale(&b->scales[g], &b->zeros[g], &q->how, b->zeros[g], b->scales[g], err) != OZ_OK) return oz_err_prefix(err, "row %lld", (long long)b->row0);
+    if (q->one) b->scales[0] = q->scale, b->zeros[0] = q->zero;
+    for (int64_t r = 0; r < b->n_rows; r++) oz_rtn_codes(b->codes + r * q->cols, &q->how, b->scales, b->zeros, b->codes + r * q->cols, q->cols);
     return OZ_OK;
+}
+
+/* The range of all rows: a part of them a thread. */
+typedef struct range { const rtn *q; float *scratch, *min, *max; oz_err *errs; } range;
+
+static void range_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const range *r = arg;
+    float *row = r->scratch + thread * r->q->cols;
+    for (int64_t i = begin; i < end; i++) {
+        r->q->fill(r->q->arg, row, i * r->q->cols, r->q->cols);
+        if (observe(&r->min[thread], &r->max[thread], r->q, i, row, &r->errs[thread]) != OZ_OK) return;
+    }
+}
+
+static oz_status rtn_one(rtn *q, oz_stream *s, const oz_module *m, oz_err *err) {
+    const int n = oz_pool_threads(s->pool);
+    OZ_TRY(reserve((void **)&s->scratch, &s->scratch_bytes, (size_t)n * (size_t)m->cols * sizeof(float), m->name, err));
+    float *ends = oz_alloc_array(2 * (size_t)n, sizeof *ends), min = 0, max = 0;
+    range r = {q, s->scratch, ends, ends + n, oz_alloc_array((size_t)n, sizeof *r.errs)};
+    oz_pool_run(s->pool, m->rows, 1, range_rows, &r);
+    oz_status st = OZ_OK;
+    for (int t = 0; t < n && st == OZ_OK; t++) {
+        if (r.errs[t].code != OZ_OK) st = oz_err_set(err, r.errs[t].code, __FILE__, __LINE__, "%s", r.errs[t].msg);
+        min = r.min[t] < min ? r.min[t] : min, max = r.max[t] > max ? r.max[t] : max;
+    }
+    q->one = true;
+    if (st == OZ_OK) st = oz_rtn_scale(&q->scale, &q->zero, &q->how, min, max, err);
+    oz_free(r.errs);
+    oz_free(ends);
+    return st;
 }
 
 oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, oz_fill_fn *fill, void *arg,
                         oz_err *err) {
-    rtn q = {{scheme->codec, scheme->group_size, model_dtype}, m->cols, fill, arg};
+    rtn q = {.how = {scheme->codec, scheme->group_size, model_dtype, !scheme->symmetric}, .cols = m->cols, .fill = fill, .arg = arg};
+    if (scheme->per_tensor) OZ_TRY(rtn_one(&q, s, m, err));
     return oz_stream_made(s, m, scheme, model_dtype, &(oz_made){.band = rtn_band, .arg = &q}, err);
-}
-
-oz_status oz_stream_module(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, const void *codes, const void *scales,
-                           oz_err *err) {
-    oz_part parts[OZ_MAX_PARTS];
-    const int64_t shape[] = {m->rows, m->cols};
-    const void *data[OZ_MAX_PARTS] = {codes, scales, shape};
-    const int n = oz_scheme_parts(parts, scheme, m->rows, m->cols, model_dtype);
-    for (int i = 0; i < n; i++) OZ_TRY(put_part(s, m, &parts[i], 0, data[i], (int64_t)part_bytes(&parts[i]), err));
-    return OZ_OK;
 }
 
 /* ---- as it is ---- */

@@ -45,19 +45,19 @@ static void close_setup(setup *s) {
     free(s->x);
 }
 
-typedef struct result { uint8_t codes[ROWS * COLS]; uint16_t scales[ROWS * COLS]; oz_gptq_result r; } result;
+typedef struct result { uint8_t codes[ROWS * COLS]; uint16_t scales[ROWS * COLS]; int8_t zeros[ROWS * COLS]; oz_gptq_result r; } result;
 
-static void quantize(result *out, const setup *s, oz_codec codec, int64_t group) {
+static void quantize(result *out, const setup *s, oz_codec codec, int64_t group, bool asymmetric) {
     oz_err e = {0};
     memset(out, 0, sizeof *out);
-    out->r = (oz_gptq_result){.codes = out->codes, .scales = out->scales, .code_row_bytes = oz_codec_row_bytes(codec, COLS), .scale_row_bytes = 2 * (group ? COLS / group : 1)};
-    const oz_gptq g = {&s->h, &s->f, &s->weight, {codec, group, OZ_DTYPE_BF16}};
+    out->r = (oz_gptq_result){.codes = out->codes, .scales = out->scales, .zeros = out->zeros, .code_row_bytes = oz_codec_row_bytes(codec, COLS), .scale_row_bytes = 2 * (group ? COLS / group : 1)};
+    const oz_gptq g = {&s->h, &s->f, &s->weight, {codec, group, OZ_DTYPE_BF16, asymmetric}};
     check(oz_gptq_run(&out->r, &g, s->pool, "w", &e), &e);
 }
 
 static oz_weight stored(const result *q, oz_codec codec, int64_t group) {
     return (oz_weight){.codec = codec, .rows = ROWS, .cols = COLS, .codes = q->codes, .row_bytes = q->r.code_row_bytes, .group_size = group ? group : COLS, .scale_dtype = OZ_DTYPE_BF16,
-                       .scales = q->scales};
+                       .scales = q->scales, .zeros = q->zeros};
 }
 
 /* ---- the reference: H in f64, its inverse by elimination, the upper factor of that by the textbook, one row at a time ---- */
@@ -108,9 +108,9 @@ static void reference(double *q, const setup *s, int64_t group, const oz_weight 
         for (int k = 0; k < COLS; k++) w[k] = s->w[r * COLS + perm[k]];
         for (int k = 0; k < COLS; k++) {
             const double scale = oz_f32_from_bf16(((const uint16_t *)scales->scales)[r * (COLS / group) + perm[k] / group]);
-            const double code = fmin(7, fmax(-8, nearbyint(w[k] / scale)));
-            q[r * COLS + perm[k]] = code * scale;
-            for (int j = k + 1; j < COLS; j++) w[j] -= (w[k] - code * scale) / at(u, k, k) * at(u, k, j);
+            const double zero = scales->zeros[r * (COLS / group) + perm[k] / group], value = (fmin(7, fmax(-8, nearbyint(w[k] / scale + zero))) - zero) * scale;
+            q[r * COLS + perm[k]] = value;
+            for (int j = k + 1; j < COLS; j++) w[j] -= (w[k] - value) / at(u, k, k) * at(u, k, j);
         }
     }
     free(h);
@@ -131,11 +131,14 @@ static double output_error(const setup *s, const float *e) {
 
 static result got, other;
 
-static void test_against_f64(void **state) {
-    (void)state;
+static void against_f64(bool asymmetric) {
     setup s;
     open_setup(&s, 2, TOKENS);
-    quantize(&got, &s, OZ_CODEC_I4P, 16);
+    for (int i = 0; asymmetric && i < ROWS * COLS; i++) s.w[i] += 0.03f;
+    quantize(&got, &s, OZ_CODEC_I4P, 16, asymmetric);
+    int n_zeros = 0;
+    for (int i = 0; i < ROWS * COLS / 16; i++) n_zeros += got.zeros[i] != 0;
+    assert_true(asymmetric ? n_zeros > ROWS * COLS / 32 : n_zeros == 0);
     const oz_weight w = stored(&got, OZ_CODEC_I4P, 16);
     double *q = malloc(sizeof(double) * ROWS * COLS);
     float *e = malloc(sizeof(float) * ROWS * COLS);
@@ -157,13 +160,18 @@ static void test_against_f64(void **state) {
     close_setup(&s);
 }
 
+static void test_against_f64(void **state) {
+    against_f64(false);
+    against_f64(true);
+}
+
 /* What rounding to nearest would store: the scales are the same, and so is what a column gets that no input moves. */
 static void test_scales_and_dead_columns(void **state) {
     (void)state;
     setup s;
     oz_err e = {0};
     open_setup(&s, 1, TOKENS);
-    quantize(&got, &s, OZ_CODEC_I4P, 16);
+    quantize(&got, &s, OZ_CODEC_I4P, 16, false);
     const oz_weight w = stored(&got, OZ_CODEC_I4P, 16);
     double before = 0;
     float *errors = malloc(sizeof(float) * ROWS * COLS);
@@ -171,7 +179,7 @@ static void test_scales_and_dead_columns(void **state) {
         uint8_t codes[COLS];
         uint16_t scales[COLS / 16];
         float mine[COLS], rtn[COLS];
-        check(oz_rtn_row(codes, scales, &(oz_rtn){OZ_CODEC_I4P, 16, OZ_DTYPE_BF16}, s.w + r * COLS, COLS, &e), &e);
+        check(oz_rtn_row(codes, scales, NULL, &(oz_rtn){OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false}, s.w + r * COLS, COLS, &e), &e);
         for (int g = 0; g < COLS / 16; g++) { /* searched below round-to-nearest's, never above */
             const float full = oz_f32_from_bf16(scales[g]), s_g = oz_f32_from_bf16(((const uint16_t *)w.scales)[r * (COLS / 16) + g]);
             assert_true(s_g <= full && s_g >= 0.6f * full);
@@ -193,18 +201,20 @@ static void test_scales_and_dead_columns(void **state) {
 /* Every codec and both kinds of scale: not worse than rounding, and the same bits with any number of threads. */
 static void test_codecs_and_threads(void **state) {
     (void)state;
-    static const struct { oz_codec codec; int64_t group; } cases[] = {{OZ_CODEC_I4P, 52}, {OZ_CODEC_I8P, 0}, {OZ_CODEC_I8, 0}, {OZ_CODEC_F8E4M3, 0}};
+    static const struct { oz_codec codec; int64_t group; bool asymmetric; } cases[] = {{OZ_CODEC_I4P, 52, false}, {OZ_CODEC_I8P, 0, false}, {OZ_CODEC_I8, 0, false}, {OZ_CODEC_F8E4M3, 0, false},
+                                                                                        {OZ_CODEC_I4P, 52, true}, {OZ_CODEC_I8, 0, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setup s;
         open_setup(&s, 1, TOKENS);
-        quantize(&got, &s, cases[i].codec, cases[i].group);
+        quantize(&got, &s, cases[i].codec, cases[i].group, cases[i].asymmetric);
         assert_true(got.r.after <= got.r.before && got.r.after > 0);
         close_setup(&s);
         for (int threads = 2; threads <= 5; threads += 3) {
             open_setup(&s, threads, TOKENS);
-            quantize(&other, &s, cases[i].codec, cases[i].group);
+            quantize(&other, &s, cases[i].codec, cases[i].group, cases[i].asymmetric);
             assert_memory_equal(got.codes, other.codes, sizeof got.codes);
             assert_memory_equal(got.scales, other.scales, sizeof got.scales);
+            assert_memory_equal(got.zeros, other.zeros, sizeof got.zeros);
             assert_true(got.r.after == other.r.after && got.r.before == other.r.before);
             close_setup(&s);
         }
@@ -216,16 +226,16 @@ static void test_few_tokens(void **state) {
     (void)state;
     setup s;
     open_setup(&s, 2, 40);
-    quantize(&got, &s, OZ_CODEC_I4P, 16);
+    quantize(&got, &s, OZ_CODEC_I4P, 16, false);
     assert_true(s.f.dampening == 0.01 && got.r.after < got.r.before);
     close_setup(&s);
     open_setup(&s, 2, 0);
-    quantize(&got, &s, OZ_CODEC_I4P, 16);
+    quantize(&got, &s, OZ_CODEC_I4P, 16, false);
     assert_true(isnan(got.r.after) && isnan(got.r.before));
     oz_err e = {0};
     uint8_t codes[COLS];
     uint16_t scales[COLS / 16];
-    check(oz_rtn_row(codes, scales, &(oz_rtn){OZ_CODEC_I4P, 16, OZ_DTYPE_BF16}, s.w, COLS, &e), &e);
+    check(oz_rtn_row(codes, scales, NULL, &(oz_rtn){OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false}, s.w, COLS, &e), &e);
     const oz_weight nearest = {.codec = OZ_CODEC_I4P, .rows = 1, .cols = COLS, .codes = codes, .row_bytes = got.r.code_row_bytes, .group_size = 16, .scale_dtype = OZ_DTYPE_BF16, .scales = scales};
     const oz_weight searched = stored(&got, OZ_CODEC_I4P, 16);
     float a[COLS], b[COLS];
@@ -251,7 +261,7 @@ static void test_too_large(void **state) {
         open_setup(&s, 2, TOKENS);
         for (int k = 0; k < ROWS * COLS; k++) s.w[k] = fmaxf(-3, fminf(3, s.w[k] * 20)) * cases[i].scale;
         oz_gptq_result r = {.codes = got.codes, .scales = got.scales, .code_row_bytes = oz_codec_row_bytes(OZ_CODEC_I4P, COLS), .scale_row_bytes = 2 * COLS / 16};
-        const oz_gptq g = {&s.h, &s.f, &s.weight, {OZ_CODEC_I4P, 16, OZ_DTYPE_BF16}};
+        const oz_gptq g = {&s.h, &s.f, &s.weight, {OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false}};
         assert_int_equal(oz_gptq_run(&r, &g, s.pool, "the_module", &e), cases[i].fits ? OZ_OK : OZ_E_FORMAT);
         assert_true(cases[i].fits ? r.after > 0 && r.after < r.before : strncmp(e.msg, "the_module: rows ", 17) == 0);
         close_setup(&s);

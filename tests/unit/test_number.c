@@ -332,21 +332,21 @@ static void test_rtn_example(void **state) {
     uint32_t packed[2];
     uint16_t scale;
     oz_err err = {0};
-    oz_rtn q = {OZ_CODEC_I4P, 0, OZ_DTYPE_BF16};
-    assert_int_equal(oz_rtn_row(packed, &scale, &q, x, 8, &err), OZ_OK);
+    oz_rtn q = {OZ_CODEC_I4P, 0, OZ_DTYPE_BF16, false};
+    assert_int_equal(oz_rtn_row(packed, &scale, NULL, &q, x, 8, &err), OZ_OK);
     assert_true(packed[0] == 0x18E4F96Cu && oz_f32_from_bf16(scale) == 0.1337890625f);
     q.codec = OZ_CODEC_I8P;
-    assert_int_equal(oz_rtn_row(packed, &scale, &q, x, 8, &err), OZ_OK);
+    assert_int_equal(oz_rtn_row(packed, &scale, NULL, &q, x, 8, &err), OZ_OK);
     assert_true(packed[0] == 0xFF9060C0u && packed[1] == 0x0984DF40u && oz_f32_from_bf16(scale) == 0.00787353515625f);
     int8_t i8[8];
     const int8_t want[] = {64, -32, 16, 127, -64, 95, 4, -119};
     q.codec = OZ_CODEC_I8;
-    assert_int_equal(oz_rtn_row(i8, &scale, &q, x, 8, &err), OZ_OK);
+    assert_int_equal(oz_rtn_row(i8, &scale, NULL, &q, x, 8, &err), OZ_OK);
     assert_memory_equal(i8, want, 8);
     uint8_t f8[8];
     float s32;
-    q = (oz_rtn){OZ_CODEC_F8E4M3, 0, OZ_DTYPE_F32};
-    assert_int_equal(oz_rtn_row(f8, &s32, &q, x, 8, &err), OZ_OK);
+    q = (oz_rtn){OZ_CODEC_F8E4M3, 0, OZ_DTYPE_F32, false};
+    assert_int_equal(oz_rtn_row(f8, &s32, NULL, &q, x, 8, &err), OZ_OK);
     assert_true(s32 == 1.0f / 448.0f && f8[3] == 0x7e && f8[7] == 0xfd && f8[0] == 0x76); /* 448, -416 (tie at 420), 224 */
 }
 
@@ -359,7 +359,7 @@ static void test_codes(void **state) {
     for (size_t k = 0; k < sizeof codecs / sizeof *codecs; k++) {
         uint8_t want[40] = {0}, got[40] = {0};
         memset(got, 0xa5, (size_t)oz_codec_row_bytes(codecs[k], 37));
-        assert_int_equal(oz_rtn_row(want, &scale, &(oz_rtn){codecs[k], 0, OZ_DTYPE_F32}, x, 37, &err), OZ_OK);
+        assert_int_equal(oz_rtn_row(want, &scale, NULL, &(oz_rtn){codecs[k], 0, OZ_DTYPE_F32, false}, x, 37, &err), OZ_OK);
         for (int i = 0; i < 37; i++) codes[i] = oz_code_nearest(codecs[k], x[i] / scale);
         oz_codes_store(got, codecs[k], codes, 37);
         assert_memory_equal(want, got, sizeof want);
@@ -373,26 +373,26 @@ static void test_rtn_groups_and_edges(void **state) {
     uint32_t packed[2] = {~0u, ~0u};
     float s[3];
     oz_err err = {0};
-    oz_rtn q = {OZ_CODEC_I4P, 4, OZ_DTYPE_F32};
-    assert_int_equal(oz_rtn_row(packed, s, &q, x, 9, &err), OZ_OK);
+    oz_rtn q = {OZ_CODEC_I4P, 4, OZ_DTYPE_F32, false};
+    assert_int_equal(oz_rtn_row(packed, s, NULL, &q, x, 9, &err), OZ_OK);
     assert_true(s[0] == 1.0f && s[1] == 1.0f && s[2] == 0.5f);
     assert_int_equal(packed[0], 0xA80F8888u); /* zeros, then 7 (clamped), -8 (a tie to even), 0 and 2 (ties to even) */
     assert_int_equal(packed[1], 0xFu);        /* the pad is zero */
     float tiny[] = {1e-8f, -1e-8f}, r[2];
     uint16_t h;
     int8_t i8[2];
-    q = (oz_rtn){OZ_CODEC_I8, 0, OZ_DTYPE_F16};
-    assert_int_equal(oz_rtn_row(i8, &h, &q, tiny, 2, &err), OZ_OK);
+    q = (oz_rtn){OZ_CODEC_I8, 0, OZ_DTYPE_F16, false};
+    assert_int_equal(oz_rtn_row(i8, &h, NULL, &q, tiny, 2, &err), OZ_OK);
     assert_int_equal(h, 1); /* not 0 */
     oz_weight w = {.codec = OZ_CODEC_I8, .rows = 1, .cols = 2, .codes = i8, .row_bytes = 2, .group_size = 2, .scale_dtype = OZ_DTYPE_F16, .scales = &h};
     oz_weight_row(r, &w, 0, 0, 2);
     assert_true(fabsf(r[0] - tiny[0]) < 0x1p-24f);
     float bad[] = {1, NAN};
-    assert_int_equal(oz_rtn_row(i8, &h, &q, bad, 2, &err), OZ_E_FORMAT);
+    assert_int_equal(oz_rtn_row(i8, &h, NULL, &q, bad, 2, &err), OZ_E_FORMAT);
     assert_non_null(strstr(err.msg, "column 1"));
     oz_err_clear(&err);
     bad[1] = 1e30f;
-    assert_int_equal(oz_rtn_row(i8, &h, &q, bad, 2, &err), OZ_E_FORMAT); /* the scale does not fit f16 */
+    assert_int_equal(oz_rtn_row(i8, &h, NULL, &q, bad, 2, &err), OZ_E_FORMAT); /* the scale does not fit f16 */
 }
 
 static void test_activations(void **state) {

@@ -325,7 +325,7 @@ static void test_gguf_source(void **state) {
         int8_t want[256];
         uint16_t scale;
         oz_weight_row(row, &w, r, 0, 256);
-        must(oz_rtn_row(want, &scale, &(oz_rtn){OZ_CODEC_I8, 0, OZ_DTYPE_BF16}, row, 256, &err), &err);
+        must(oz_rtn_row(want, &scale, NULL, &(oz_rtn){OZ_CODEC_I8, 0, OZ_DTYPE_BF16, false}, row, 256, &err), &err);
         assert_memory_equal(want, (const int8_t *)codes->data + 256 * r, 256);
         assert_memory_equal(&scale, (const uint8_t *)scales->data + 2 * r, 2);
     }
