@@ -10,12 +10,23 @@ oz_status oz_found(const oz_findings *f, oz_status st, oz_err *err) {
     return OZ_OK;
 }
 
-void oz_found_warning(const oz_findings *f, const char *fmt, ...) {
+static void found(const oz_findings *f, bool is_error, const char *fmt, va_list args) {
     char text[sizeof((oz_err *)0)->msg];
+    vsnprintf(text, sizeof text, fmt, args);
+    if (f) f->add(f->arg, is_error, text);
+    else oz_log_warn("%s", text);
+}
+
+void oz_found_warning(const oz_findings *f, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    found(f, false, fmt, args);
     va_end(args);
-    if (f) f->add(f->arg, false, text);
-    else oz_log_warn("%s", text);
+}
+
+void oz_found_error(const oz_findings *f, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    found(f, true, fmt, args);
+    va_end(args);
 }

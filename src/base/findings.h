@@ -9,5 +9,6 @@ typedef struct oz_findings { void (*add)(void *arg, bool is_error, const char *t
 /* f NULL: st is passed on. Else what err holds goes to f, err is cleared, and all is well; no memory and an interruption are never findings. */
 oz_status oz_found(const oz_findings *f, oz_status st, oz_err *err);
 void oz_found_warning(const oz_findings *f, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* f NULL: on stderr */
+void oz_found_error(const oz_findings *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));   /* of a rule that has no other end; f is not NULL */
 
 #endif

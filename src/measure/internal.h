@@ -1,6 +1,7 @@
-/* Internal to measure/: windows of ids through one or more models with a state of their own. */
+/* Internal to measure/: windows of ids through one or more models with a state of their own; what the rules of verify share. */
 #ifndef OZ_MEASURE_INTERNAL_H
 #define OZ_MEASURE_INTERNAL_H
+#include "base/map.h"
 #include "measure/measure.h"
 
 /* States for windows of up to ctx tokens, and the arrays that a call needs. */
@@ -19,5 +20,26 @@ oz_status oz_windows_run(oz_windows *w, const int32_t *ids, int64_t n, int64_t s
 
 /* Quantiles of x[0..n) by linear interpolation between order statistics (numpy's default). Sorts x. */
 void oz_quantiles_fill(oz_quantiles *q, double *x, int64_t n);
+
+/* ---- verify ---- */
+/* A checkpoint as far as it can be read, held against its own config. */
+typedef struct oz_verify {
+    const char *model;        /* as the user wrote it */
+    const oz_findings *f;
+    oz_pool *pool;
+    oz_ckpt *ckpt;            /* NULL: nothing could be read */
+    oz_arch_list list;        /* empty where the config says nothing that is known here */
+    oz_scheme *schemes;       /* [list.n] */
+    oz_map *modules, *names;  /* name of a module: the first of its list.items; name of a tensor: its item */
+} oz_verify;
+oz_status oz_verify_open(oz_verify *v, const char *model, const oz_findings *f, oz_pool *pool, oz_err *err); /* with all that loading would refuse it for */
+void oz_verify_close(oz_verify *v);
+/* False where the module's tensors are not what its scheme calls for. */
+bool oz_verify_bind(oz_weight *w, const oz_verify *v, size_t i);
+void oz_verify_drop(const oz_verify *v, size_t i); /* its pages will not be read again */
+/* Groups of rules. A status only where it could not go on. */
+oz_status oz_verify_weights(const oz_verify *v, oz_err *err); /* every code and scale: verify_weights.c */
+oz_status oz_verify_tensors(const oz_verify *v, oz_err *err); /* which tensors and files there are: verify_tensors.c */
+oz_status oz_verify_text(const oz_verify *v, oz_err *err);    /* tokenizer, template, ids: verify_text.c */
 
 #endif

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/err.h"
+#include "base/findings.h"
+#include "base/pool.h"
 #include "base/str.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
@@ -46,7 +48,18 @@ oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int
 /* ---- verify: everything that is wrong with a checkpoint ----
  * model as oz_ckpt_open takes it. Errors are what loading would refuse; warnings what a reader cannot know to be right. A status of its own only where it could not
  * go on (no memory, interrupted). */
-oz_status oz_verify_run(const char *model, const oz_findings *f, oz_err *err);
+oz_status oz_verify_run(const char *model, const oz_findings *f, oz_pool *pool, oz_err *err);
+/* Its weights, dequantized, against those that it was made of, worst first. n_codes_rtn: codes that are the original over the stored scale, rounded to nearest (of floats: values that are the original's);
+ * n_scales_rtn: scales that the group's largest values give. Codes and scales are 0 where there are none, scales also where rows share them. */
+typedef struct oz_compared {
+    char *name; const char *scheme; bool quantized;
+    double max_error, rms_error, snr_db /* INFINITY: equal */;
+    int64_t n_codes, n_codes_rtn, n_scales, n_scales_rtn;
+} oz_compared;
+typedef struct oz_comparison { oz_compared *items; size_t n; } oz_comparison;
+/* f: modules that the original lacks, and what is no way of quantizing but damage. An original that cannot be read is an error. */
+oz_status oz_compare_run(oz_comparison *out, const char *model, const char *original, const oz_findings *f, oz_pool *pool, oz_err *err);
+void oz_comparison_deinit(oz_comparison *c);
 
 /* ---- speed ---- */
 /* Steps of the plan that are alike in all layers, in one decode step or the whole prompt. */

@@ -39,6 +39,8 @@ oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckp
 void oz_arch_list_deinit(oz_arch_list *l);
 /* A matrix as a scheme sees it. A router counts as Linear only where the checkpoint stores it quantized: libraries differ on its class. */
 oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c);
+/* A vector's tensor: any float type, exact shape. */
+oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err);
 oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype, BF16 if absent; F16 or F32, no other (oz_arch_list_new checks it) */
 /* All that opening the checkpoint on a device that runs everything would refuse it for, and warn of: schemes [list->n] are resolved (dense for what is no
  * matrix; unknown where the config is broken), and the tensors, their types, shapes, scales and indices held against them. Values of weights are not read. */

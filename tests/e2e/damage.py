@@ -1,0 +1,314 @@
+"""damage.py OUNCE GOOD ORIGINAL OTHERS: single damages to good checkpoints, each of which `verify` must find; a TAP line each.
+
+GOOD is W4A16 in groups, sharded, with a tokenizer, made of ORIGINAL by rounding; OTHERS has a folder of other families each.
+A row: what is damaged, how, what a finding must say, and whether it takes the original to notice. The last table is of damages that no reader can notice
+without it: values as good as those that were there."""
+import json, os, shutil, struct, subprocess, sys, tempfile
+
+ounce, good, original, others = sys.argv[1:]
+
+
+class Shard:
+    """A safetensors file as header and data."""
+
+    def __init__(self, path):
+        raw = open(path, 'rb').read()
+        n = struct.unpack('<Q', raw[:8])[0]
+        self.path, self.header, self.data = path, json.loads(raw[8:8 + n]), bytearray(raw[8 + n:])
+
+    def save(self, length=None):
+        text = json.dumps(self.header, separators=(',', ':')).encode()
+        text += b' ' * (-len(text) % 8)
+        open(self.path, 'wb').write(struct.pack('<Q', len(text) if length is None else length) + text + self.data)
+
+
+def shards(d): return [Shard(os.path.join(d, f)) for f in sorted(os.listdir(d)) if f.endswith('.safetensors')]
+
+
+def shard_of(d, name): return next(s for s in shards(d) if name in s.header)
+
+
+def span(s, name): return s.header[name]['data_offsets']
+
+
+def poke(name, at, *values):
+    """Writes bytes at an offset of a tensor's data; negative: from its end."""
+    def f(d):
+        s = shard_of(d, name)
+        b, e = span(s, name)
+        at_byte = b + at if at >= 0 else e + at
+        assert bytes(s.data[at_byte:at_byte + len(values)]) != bytes(values)
+        s.data[at_byte:at_byte + len(values)] = bytes(values)
+        s.save()
+    return f
+
+
+def flip(name, at, mask):
+    def f(d):
+        s = shard_of(d, name)
+        s.data[span(s, name)[0] + at] ^= mask
+        s.save()
+    return f
+
+
+def header(name, key, value):
+    def f(d):
+        s = shard_of(d, name)
+        old = s.header[name][key]
+        s.header[name][key] = value(old) if callable(value) else value
+        s.save()
+    return f
+
+
+def rename(old, new):
+    def f(d):
+        s = shard_of(d, old)
+        s.header[new] = s.header.pop(old)
+        s.save()
+        def g(index):
+            index['weight_map'][new] = index['weight_map'].pop(old)
+        edit('model.safetensors.index.json', g)(d)
+    return f
+
+
+def drop(name):
+    """Takes a tensor out of an unsharded file."""
+    def f(d):
+        s = shard_of(d, name)
+        b, e = span(s, name)
+        del s.header[name], s.data[b:e]
+        for t in s.header.values():
+            if 'data_offsets' in t and t['data_offsets'][0] >= e: t['data_offsets'] = [x - (e - b) for x in t['data_offsets']]
+        s.save()
+    return f
+
+
+def copy(source, target):
+    def f(d):
+        a, t = shard_of(d, source), shard_of(d, target)
+        (b, e), (b2, e2) = span(a, source), span(t, target)
+        assert e - b == e2 - b2
+        t.data[b2:e2] = a.data[b:e]
+        t.save()
+    return f
+
+
+def fill(name, begin, end, step, byte):
+    """Every step-th run [begin, end) of a tensor's bytes."""
+    def f(d):
+        s = shard_of(d, name)
+        b, e = span(s, name)
+        for at in range(b, e, step): s.data[at + begin:at + end] = bytes([byte]) * (end - begin)
+        s.save()
+    return f
+
+
+def edit(file, change):
+    def f(d):
+        p = os.path.join(d, file)
+        v = json.load(open(p))
+        change(v)
+        json.dump(v, open(p, 'w'))
+    return f
+
+
+def put(file, path, value):
+    """path: keys, the last of which is set; value None deletes."""
+    def change(v):
+        *way, last = path.split('/')
+        for k in way: v = v[int(k) if isinstance(v, list) else k]
+        if value is None: del v[last]
+        else: v[int(last) if isinstance(v, list) else last] = value
+    return edit(file, change)
+
+
+def resize(file, change):
+    def f(d):
+        p = os.path.join(d, file)
+        raw = open(p, 'rb').read()
+        open(p, 'wb').write(change(raw))
+    return f
+
+
+def shard_file(d, i): return sorted(f for f in os.listdir(d) if f.endswith('.safetensors'))[i]
+
+
+def on_shard(i, change): return lambda d: resize(shard_file(d, i), change)(d)
+
+
+Q, G, INDEX = 'quantization_config', 'quantization_config/config_groups/group_0', 'model.safetensors.index.json'
+DOWN = 'model.layers.1.mlp.down_proj'
+NAN, INF = (0xc0, 0x7f), (0x80, 0x7f)
+
+def add_key(d):
+    s = shard_of(d, DOWN + '.weight_packed')
+    s.header[DOWN + '.weight_packed']['stride'] = 1
+    s.save()
+
+
+def no_metadata(d):
+    s = shards(d)[0]
+    s.header.pop('__metadata__')
+    s.save()
+
+
+def other_shard(d):
+    def change(v):
+        m = v['weight_map']
+        m[DOWN + '.weight_scale'] = next(f for f in sorted(set(m.values())) if f != m[DOWN + '.weight_scale'])
+    edit(INDEX, change)(d)
+
+
+def zero_column(d):
+    """Column 0: the low nibble of a row's first word."""
+    name = DOWN + '.weight_packed'
+    s = shard_of(d, name)
+    b, e = span(s, name)
+    row = (e - b) // s.header[name]['shape'][0]
+    for at in range(b, e, row): s.data[at] = s.data[at] & 0xf0 | 8
+    s.save()
+
+
+def unheld(d):
+    def change(v): v['weight_map']['model.layers.1.extra'] = sorted(set(v['weight_map'].values()))[0]
+    edit(INDEX, change)(d)
+
+
+def same_group(d):
+    name = 'model.layers.0.mlp.down_proj.g_idx'
+    s = shard_of(d, name)
+    b, e = span(s, name)
+    groups = [struct.unpack('<i', s.data[i:i + 4])[0] for i in range(b, e, 4)]
+    k = next(i for i, g in enumerate(groups) if g != groups[0])
+    s.data[b:b + 4] = struct.pack('<i', groups[k])
+    s.save()
+
+
+def swap_tokens(d):
+    def change(v):
+        t = v['model']['vocab']
+        t['a'], t['b'] = t['b'], t['a']
+    edit('tokenizer.json', change)(d)
+
+
+def without_shard(d): os.unlink(os.path.join(d, shard_file(d, 1)))
+
+
+def shard_left_over(d): shutil.copy(os.path.join(d, shard_file(d, 1)), os.path.join(d, 'model-00099-of-00099.safetensors'))
+
+
+# of GOOD: (name, damage, text that a finding must have)
+FOUND = [
+    ('a scale is NaN', poke(DOWN + '.weight_scale', 6, *NAN), 'error: ' + DOWN + '.weight_scale'),
+    ('a scale is infinite', poke(DOWN + '.weight_scale', 6, *INF), 'error: ' + DOWN + '.weight_scale'),
+    ('a scale is zero', poke(DOWN + '.weight_scale', 6, 0, 0), 'error: ' + DOWN + '.weight_scale'),
+    ('a scale has another sign', flip(DOWN + '.weight_scale', 7, 0x80), 'error: ' + DOWN + '.weight_scale'),
+    ('a scale has another exponent', flip(DOWN + '.weight_scale', 7, 0x04), 'warning: ' + DOWN + ': expected scales near'),
+    ('a shape that is stored', poke(DOWN + '.weight_shape', 0, 97), 'error: ' + DOWN + '.weight_shape'),
+    ('a type of another width in the header', header(DOWN + '.weight_scale', 'dtype', 'F32'), 'error: ' + DOWN + '.weight_scale'),
+    ('a shape in the header', header(DOWN + '.weight_packed', 'shape', lambda s: s[::-1]), 'error: ' + DOWN + '.weight_packed'),
+    ('offsets in the header', header(DOWN + '.weight_packed', 'data_offsets', lambda o: [o[0] + 4, o[1] + 4]), 'error: '),
+    ('an offset in the header', header(DOWN + '.weight_packed', 'data_offsets', lambda o: [o[0], o[1] + 1]), 'error: ' + DOWN + '.weight_packed'),
+    ('a key in the header', add_key, 'error: ' + DOWN + '.weight_packed'),
+    ('the length of a header', on_shard(1, lambda b: struct.pack('<Q', struct.unpack('<Q', b[:8])[0] + 8) + b[8:]), 'error: '),
+    ('the last byte of a shard is missing', on_shard(1, lambda b: b[:-1]), 'error: '),
+    ('a byte too many behind a shard', on_shard(1, lambda b: b + b'\0'), 'error: '),
+    ('an empty shard', on_shard(1, lambda b: b''), 'error: '),
+    ('a shard is missing', without_shard, 'error: ' + INDEX),
+    ('a shard that no index names', shard_left_over, 'model-00099-of-00099.safetensors'),
+    ('no format in the metadata', no_metadata, '__metadata__.format'),
+    ('an entry of the index is missing', put(INDEX, 'weight_map/' + DOWN + '.weight_scale', None), 'error: ' + DOWN + '.weight_scale'),
+    ('an entry of the index has another shard', other_shard, 'error: ' + DOWN + '.weight_scale'),
+    ('an entry of the index without a tensor', unheld, 'error: model.layers.1.extra'),
+    ('the total size in the index', put(INDEX, 'metadata/total_size', 1), 'metadata.total_size'),
+    ('a tensor has another name', rename(DOWN + '.weight_scale', DOWN + '.scale'), 'error: ' + DOWN + '.weight_scale'),
+    ('a tensor that nothing calls for', rename('model.layers.2.input_layernorm.weight', 'model.layers.2.input_norm.weight'), 'warning: model.layers.2.input_norm'),
+    ('num_bits', put('config.json', G + '/weights/num_bits', 8), 'error: '),
+    ('group_size', put('config.json', G + '/weights/group_size', 16), 'error: '),
+    ('symmetric', put('config.json', G + '/weights/symmetric', False), 'error: '),
+    ('the format', put('config.json', G + '/format', 'int-quantized'), 'error: '),
+    ('a key of the weights', put('config.json', G + '/weights/group', 32), 'error: quantization_config.config_groups.group_0.weights.group'),
+    ('a target', put('config.json', G + '/targets/0', 'Linaer'), 'error: '),
+    ('ignore', put('config.json', Q + '/ignore', []), 'error: lm_head'),
+    ('ignore has a name too many', put('config.json', Q + '/ignore', ['lm_head', DOWN]), 'error: ' + DOWN),
+    ('hidden_size', put('config.json', 'hidden_size', 128), 'error: '),
+    ('vocab_size', put('config.json', 'vocab_size', 300), 'error: model.embed_tokens.weight'),
+    ('a layer less in the config', put('config.json', 'num_hidden_layers', 2), 'warning: model.layers.2'),
+    ('a layer more in the config', put('config.json', 'num_hidden_layers', 4), 'error: model.layers.3'),
+    ('the heads are tied', put('config.json', 'tie_word_embeddings', True), 'warning: lm_head.weight'),
+    ('an id of the config beyond the vocabulary', put('config.json', 'eos_token_id', 320), 'error: config.json.eos_token_id'),
+    ('an id of generation_config beyond the vocabulary', put('generation_config.json', 'eos_token_id', [2, 999]), 'error: generation_config.json.eos_token_id'),
+    ('what ends a text', put('config.json', 'eos_token_id', 7), 'warning: config.json.eos_token_id'),
+    ('what begins a text', put('config.json', 'bos_token_id', 7), 'warning: config.json.bos_token_id'),
+    ('a token beyond the embedding', put('tokenizer.json', 'added_tokens/2/id', 320), 'warning: tokenizer.json'),
+    ('a token has another id', put('tokenizer.json', 'added_tokens/2/id', 300), 'tokenizer_config.json.added_tokens_decoder'),
+    ('a token that is not there', put('tokenizer_config.json', 'pad_token', '<pad>'), 'tokenizer_config.json.pad_token'),
+    ('tokenizer.json is cut off', resize('tokenizer.json', lambda b: b[:-2]), 'error: '),
+    ('a kind of tokenizer', put('tokenizer.json', 'model/type', 'BPF'), 'error: tokenizer.json'),
+    ('the chat template', put('tokenizer_config.json', 'chat_template', '{% for m in messages %}'), 'error: chat template'),
+    ('config.json is cut off', resize('config.json', lambda b: b[:-2]), 'error: '),
+    ('the model type', put('config.json', 'model_type', 'llamb'), 'error: config.json.model_type'),
+    ('a weight of a norm is NaN', poke('model.norm.weight', 2, *NAN), 'error: model.norm.weight'),
+    ('a weight of the embedding is infinite', poke('model.embed_tokens.weight', -2, *INF), 'error: model.embed_tokens.weight'),
+    ('codes of another module', copy('model.layers.0.mlp.up_proj.weight_packed', 'model.layers.1.mlp.up_proj.weight_packed'), 'warning: model.layers.1.mlp.up_proj.weight_packed'),
+    ('an output of zeros', fill(DOWN + '.weight_packed', 0, 128, 1 << 30, 0x88), 'no output that is always zero'),
+    ('an input of zeros', zero_column, 'no input that is never used'),
+    ('all codes of a module at an end', fill('model.layers.0.mlp.up_proj.weight_packed', 0, 4, 4, 0xff), 'at the ends of their range'),
+]
+
+
+# of other families: (folder of OTHERS, name, damage, text)
+FOUND_ELSEWHERE = [
+    ('w8a16-int8-naive', 'a scale of a channel', flip('model.layers.0.mlp.down_proj.weight_scale', 3, 0x40), 'model.layers.0.mlp.down_proj'),
+    ('fp8-dynamic', 'a code of float8 that is no number', poke('model.layers.0.mlp.down_proj.weight', 5, 0x7f), 'error: model.layers.0.mlp.down_proj.weight'),
+    ('w4a16-g128-asym', 'a tensor of zero points is missing', drop('model.layers.0.mlp.down_proj.weight_zero_point'), 'error: model.layers.0.mlp.down_proj.weight_zero_point'),
+    ('gptq-v1-desc-act', 'a group of g_idx beyond the last', poke('model.layers.0.mlp.down_proj.g_idx', 0, 99), 'error: model.layers.0.mlp.down_proj.g_idx'),
+    ('gptq-v1-desc-act', 'a group of g_idx that another has too', same_group, 'error: model.layers.0.mlp.down_proj.g_idx'),
+    ('kv-cache-fp8', 'a scale of the cache is missing', drop('model.layers.0.self_attn.k_scale'), 'error: model.layers.0.self_attn.k_scale'),
+    ('fp8-static', 'a scale of an input is zero', poke('model.layers.0.mlp.down_proj.input_scale', 0, 0, 0), 'error: model.layers.0.mlp.down_proj.input_scale'),
+]
+
+
+# No reader can notice these: what stands there is as good as what stood there before. With the original beside it, weights can be told (text), and no more ('').
+UNNOTICED = [
+    ('a code', flip(DOWN + '.weight_packed', 9, 0x40), DOWN + ': expected codes that rounding'),
+    ('a scale, by less than its neighbours differ', flip(DOWN + '.weight_scale', 6, 0x40), DOWN + ': expected scales that'),
+    ('a type in the header of as many bytes', header('model.layers.2.input_layernorm.weight', 'dtype', 'F16'), 'model.layers.2.input_layernorm.weight'),
+    ('a weight of the embedding', flip('model.embed_tokens.weight', 1, 0x80), 'model.embed_tokens: expected the original'),
+    ('a weight of a norm', flip('model.norm.weight', 0, 0x40), 'model.norm.weight: expected the original'),
+    ('rope_theta', put('config.json', 'rope_theta', 10000.0), ''),
+    ('two tokens change places', swap_tokens, ''),
+    ('the text of the chat template', put('tokenizer_config.json', 'chat_template', '{{ messages[0].content }}!'), ''),
+]
+
+
+def verify(d, *more):
+    r = subprocess.run([ounce, 'verify', d, *more], capture_output=True, text=True, errors='replace', timeout=120)
+    return r.returncode, [x for x in r.stdout.split('\n') if x.startswith(('error: ', 'warning: '))], r.stderr
+
+
+def say(good_, name, why=''):
+    print(('ok ' if good_ else 'not ok ') + name + ('' if good_ else ': ' + why))
+
+
+def damaged(base, damage):
+    d = os.path.join(work, 'd')
+    shutil.rmtree(d, ignore_errors=True)
+    shutil.copytree(base, d)
+    damage(d)
+    return d
+
+
+with tempfile.TemporaryDirectory() as work:
+    rc, lines, err = verify(good, '--against', original)
+    say(rc == 0 and not lines, 'nothing is found in what was just made', f'exit {rc}, {lines[:3]} {err[-200:]}')
+    for base, name, damage, text in [(good, *r) for r in FOUND] + [(os.path.join(others, f), *r) for f, *r in FOUND_ELSEWHERE]:
+        rc, lines, err = verify(damaged(base, damage))
+        wrong = rc != (1 if any(x.startswith('error') for x in lines) else 0)
+        say(not wrong and any(text in x for x in lines), f'found: {name}', f'exit {rc}, expected "{text}" among {lines[:4]} {err[-300:]}')
+    for name, damage, text in UNNOTICED:
+        d = damaged(good, damage)
+        rc, lines, err = verify(d)
+        say(rc == 0 and not lines, f'cannot be noticed: {name}', f'exit {rc}, {lines[:3]} {err[-200:]}')
+        rc, lines, err = verify(d, '--against', original)
+        say(rc == 0 and (any(text in x for x in lines) if text else not lines), f'beside the original it is {"found" if text else "not found either"}: {name}', f'exit {rc}, {lines[:3]} {err[-200:]}')
