@@ -63,7 +63,13 @@ typedef struct row_job {
 
 static void embed_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const row_job *j = arg;
-    for (int64_t t = begin; t < end; t++) j->w->row->get_row(j->y + t * j->ld_y, j->w, j->ids[t]);
+    const int32_t *order = j->w->order;
+    float *row = (float *)(void *)(oz_cpu(j->d)->gathered + (size_t)thread * oz_cpu(j->d)->gathered_bytes);
+    for (int64_t t = begin; t < end; t++) {
+        float *y = j->y + t * j->ld_y;
+        j->w->row->get_row(order ? row : y, j->w, j->ids[t]);
+        for (int64_t c = 0; order && c < j->w->head.cols; c++) y[order[c]] = row[c];
+    }
 }
 
 static const oz_cpu_packed *packed(const oz_packed *p) { return (const oz_cpu_packed *)p; }

@@ -74,8 +74,6 @@ oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *schem
 static oz_status round_new(oz_round **out, const oz_model *m, const oz_ckpt *c, const oz_module *mod, const oz_scheme *s, bool cut, oz_err *err) {
     *out = NULL;
     if (s->act != OZ_ACT_VALUES) return OZ_OK;
-    OZ_NEED(m->ops->round, err, OZ_E_UNSUPPORTED, "%s: scheme %s rounds its input to values, for which this device (%s) has no operation; run it with --device cpu", mod->name, s->name,
-            oz_dev_describe(m->dev));
     OZ_NEED(!cut || s->static_input, err, OZ_E_UNSUPPORTED, "%s: scheme %s takes the scale of a whole input, of which each rank holds a part", mod->name, s->name);
     struct { oz_round round; float scale, zero; } *r = oz_alloc(sizeof *r);
     r->round = s->input;
@@ -132,7 +130,6 @@ static oz_status kv_load(oz_model *m, const oz_ckpt *c, const oz_arch_list *list
     const oz_dims *d = &m->dims;
     OZ_TRY(oz_scheme_kv(&s, oz_ckpt_config(c), err));
     if (!s.quantized) return OZ_OK;
-    OZ_NEED(m->ops->round, err, OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme: this device (%s) has no operation for it; run it with --device cpu", oz_dev_describe(m->dev));
     const int64_t all = m->split.kv_all, n = d->n_heads_kv;
     m->kv_round = oz_alloc_array((size_t)d->n_layers * 2, sizeof *m->kv_round);
     m->kv_scales = oz_alloc_array((size_t)(d->n_layers * 2 * n), sizeof *m->kv_scales);

@@ -104,6 +104,7 @@ typedef struct options {
 } options;
 
 static oz_status run(const options *o, int *n_red, oz_err *err) {
+    OZ_NEED(!o->device || strncmp(o->device, "cpu", 3), err, OZ_E_USAGE, "--device: expected a device to compare with the CPU, found \"%s\"", o->device);
     if (o->bench && o->device) {
         *n_red = ck_device_bench(o->device, o->only, false, err);
         return *n_red < 0 ? err->code : OZ_OK;

@@ -55,9 +55,9 @@ static void ended(dck *k) {
 
 /* ---- products ---- */
 
-typedef struct weight { oz_weight w; void *codes, *scales, *zeros; float *dense; } weight;
+typedef struct weight { oz_weight w; void *codes, *scales, *zeros; int32_t *order; float *dense; } weight;
 
-static void weight_make(ck *c, weight *x, oz_codec codec, int64_t rows, int64_t cols, int64_t group) {
+static void weight_make(ck *c, weight *x, oz_codec codec, int64_t rows, int64_t cols, int64_t group, bool ordered) {
     const oz_codec_info *info = oz_codec_get(codec);
     *x = (weight){.w = {.codec = codec, .rows = rows, .cols = cols, .group_size = group ? group : cols, .row_bytes = oz_codec_row_bytes(codec, cols)}};
     uint8_t *codes = oz_alloc_array((size_t)rows, (size_t)x->w.row_bytes);
@@ -84,11 +84,23 @@ static void weight_make(ck *c, weight *x, oz_codec codec, int64_t rows, int64_t 
         for (int64_t i = 0; i < n; i++) s[i] = (float)fabs(oz_rng_normal(&c->rng)) * 0.01f + 1e-4f;
         x->scales = s, x->w.scales = s, x->w.scale_dtype = OZ_DTYPE_F32;
     }
+    if (ordered) {
+        x->w.order = x->order = oz_alloc_array((size_t)cols, sizeof *x->order);
+        for (int64_t i = 0; i < cols; i++) {
+            const int64_t j = ck_int(c, 0, i);
+            x->order[i] = x->order[j], x->order[j] = (int32_t)i;
+        }
+    }
     x->dense = oz_alloc_array((size_t)(rows * cols), sizeof(float));
-    for (int64_t r = 0; r < rows; r++) oz_weight_row(x->dense + r * cols, &x->w, r, 0, cols);
+    row = oz_alloc_array((size_t)cols, sizeof *row);
+    for (int64_t r = 0; r < rows; r++) {
+        oz_weight_row(row, &x->w, r, 0, cols);
+        for (int64_t i = 0; i < cols; i++) x->dense[r * cols + (ordered ? x->order[i] : i)] = row[i];
+    }
+    oz_free(row);
 }
 static void weight_free(weight *x) {
-    oz_free(x->codes), oz_free(x->scales), oz_free(x->dense);
+    oz_free(x->codes), oz_free(x->scales), oz_free(x->order), oz_free(x->dense);
 }
 
 /* Rows of activations in a form: what the device gets, and the numbers that it means. */
@@ -142,7 +154,7 @@ typedef struct product { oz_codec codec; oz_form form; int64_t group; } product;
 enum { MAX_TOK = 20 };
 
 /* Which row of the list runs a packed weight: its kernel's name ends in the row for up to 8 tokens and, if another, "over 8 rows" the one for more. */
-static const char *const product_rows[] = {"stream", "lt", "expand_lt", "plain"};
+static const char *const product_rows[] = {"stream", "lt", "expand_lt", "plain", "gathered"};
 static void row_met(dck *k, const oz_packed *p, int64_t n_tok) {
     const char *name = oz_packed_kernel(p), *few = strchr(name, ' '), *many = strstr(name, ", over "), *at = n_tok > 8 && many ? strrchr(many, ' ') : few;
     const size_t n = at ? strcspn(at + 1, ",") : 0;
@@ -155,14 +167,14 @@ static void row_met(dck *k, const oz_packed *p, int64_t n_tok) {
 }
 
 /* Two parts and a bias on the first; a number of tokens on each side of every bucket. */
-static void product_case(dck *k, const product *p, int64_t cols, int64_t n_tok) {
+static void product_case(dck *k, const product *p, int64_t cols, int64_t n_tok, bool ordered) {
     weight w[2];
     oz_packed *packed[2] = {NULL, NULL};
     const int64_t rows[2] = {16 * ck_int(k->c, 1, 5), p->form == OZ_FORM_F32 ? ck_int(k->c, 1, 70) : 16 * ck_int(k->c, 1, 3) + (n_tok <= 8 || ck_int(k->c, 0, 3) == 0 ? ck_int(k->c, 0, 15) : 0)};
     oz_err err = {0};
     bool good = true;
     for (int i = 0; i < 2; i++) {
-        weight_make(k->c, &w[i], p->codec, rows[i], cols, p->group);
+        weight_make(k->c, &w[i], p->codec, rows[i], cols, p->group, ordered);
         if (k->ops->pack(&packed[i], k->dev, &w[i].w, 0, rows[i], p->form, &err) != OZ_OK) ck_fail(k->c, "pack: %s", err.msg), good = false;
     }
     const int64_t ld = rows[0] + rows[1] + ck_int(k->c, 0, 2) * 4;
@@ -211,16 +223,20 @@ static void products(dck *k) {
         {OZ_CODEC_I4P, OZ_FORM_F16, 0},    {OZ_CODEC_I4P, OZ_FORM_F16, 32},   {OZ_CODEC_I4P, OZ_FORM_F16, 64},    {OZ_CODEC_I4P, OZ_FORM_F16, 128},   {OZ_CODEC_Q8_0, OZ_FORM_BF16, 32},
         {OZ_CODEC_Q4_0, OZ_FORM_BF16, 32}, {OZ_CODEC_Q4_1, OZ_FORM_BF16, 32}, {OZ_CODEC_F8E4M3, OZ_FORM_BF16, 0}, {OZ_CODEC_F8E4M3, OZ_FORM_F16, 0},  {OZ_CODEC_I8, OZ_FORM_Q8, 0},
         {OZ_CODEC_F8E4M3, OZ_FORM_F8, 0}};
+    static const product ordered[] = {{OZ_CODEC_I4P, OZ_FORM_BF16, 128}, {OZ_CODEC_I8P, OZ_FORM_F32, 64}, {OZ_CODEC_I8, OZ_FORM_Q8, 0}, {OZ_CODEC_I4P, OZ_FORM_F16, 32}};
     static const int64_t cols[] = {32, 64, 96, 128, 576, 1024, 1536, 4160}, toks[] = {1, 2, 7, 8, 9, MAX_TOK};
     for (int i = 0; i < CK_COUNT(list); i++)
         for (int t = 0; t < CK_COUNT(toks); t++)
             for (int n = 0; n < 3; n++)
-                if (!ck_skip(k->c)) product_case(k, &list[i], cols[ck_int(k->c, 0, CK_COUNT(cols) - 1)], toks[t]);
+                if (!ck_skip(k->c)) product_case(k, &list[i], cols[ck_int(k->c, 0, CK_COUNT(cols) - 1)], toks[t], false);
+    for (int i = 0; i < CK_COUNT(ordered); i++)
+        for (int t = 0; t < CK_COUNT(toks); t++)
+            if (!ck_skip(k->c)) product_case(k, &ordered[i], cols[ck_int(k->c, 0, CK_COUNT(cols) - 1)], toks[t], true);
     const product any = {OZ_CODEC_BF16, OZ_FORM_F32, 0}, odd = {OZ_CODEC_I8, OZ_FORM_BF16, 0};
     for (int n = 0; n < 10; n++)
-        if (!ck_skip(k->c)) product_case(k, &any, ck_int(k->c, 1, 300), ck_int(k->c, 1, MAX_TOK));
+        if (!ck_skip(k->c)) product_case(k, &any, ck_int(k->c, 1, 300), ck_int(k->c, 1, MAX_TOK), false);
     for (int n = 0; n < 10; n++)
-        if (!ck_skip(k->c)) product_case(k, &odd, 8 * ck_int(k->c, 1, 90), ck_int(k->c, 1, MAX_TOK));
+        if (!ck_skip(k->c)) product_case(k, &odd, 8 * ck_int(k->c, 1, 90), ck_int(k->c, 1, MAX_TOK), false);
     for (int i = 0; i < CK_COUNT(product_rows) && !k->deterministic && !k->c->quiet && k->c->every <= 1; i++)
         if (!(k->met >> i & 1)) ck_fail(k->c, "no case ran the row \"%s\"", product_rows[i]);
 }
@@ -262,6 +278,34 @@ static void quantize_case(dck *k, const rows_case *r, const dbuf *x, oz_form for
     dbuf_free(k, &q), dbuf_free(k, &s);
 }
 
+/* Inputs rounded to values, in place and elsewhere: static and dynamic, int and float, whole rows and groups. */
+static void round_case(dck *k, const rows_case *r, const dbuf *x, oz_round q) {
+    const int64_t total = r->n_tok * r->ld, groups = q.group_size ? (r->n + q.group_size - 1) / q.group_size : 1;
+    float *want = oz_alloc_array((size_t)total, sizeof *want), *scales = floats(k->c, groups, CK_NORMAL), *zeros = oz_alloc_array((size_t)groups, sizeof *zeros);
+    for (int64_t g = 0; g < groups; g++) scales[g] = fabsf(scales[g]) * 0.02f + 1e-3f, zeros[g] = q.symmetric ? 0 : (float)ck_int(k->c, -20, 20);
+    if (q.scales) q.scales = scales, q.zeros = q.symmetric ? NULL : zeros;
+    dbuf y = dbuf_new(k, (size_t)total * 4, r->x);
+    k->ops->round(k->dev, y.p, r->ld, ck_int(k->c, 0, 1) ? x->p : y.p, r->ld, r->n_tok, r->n, &q);
+    float *got = dbuf_take(k, &y, "rounded");
+    for (int64_t t = 0; t < r->n_tok; t++) {
+        oz_act_round(want, r->x + t * r->ld, r->n, &q);
+        for (int64_t i = 0; i < r->n; i++)
+            if (isnan(want[i]) ? !isnan(got[t * r->ld + i]) : got[t * r->ld + i] != want[i])
+                ck_fail(k->c, "round to %d bits, %s %s groups of %lld, [%lld, %lld]: expected %.9g, found %.9g", q.bits, q.is_float ? "float" : "int", q.scales ? "static" : "dynamic", (long long)q.group_size, (long long)t,
+                        (long long)i, want[i], got[t * r->ld + i]);
+    }
+    free(got);
+    dbuf_free(k, &y);
+    oz_free(want), oz_free(scales), oz_free(zeros);
+}
+
+static void rounds(dck *k, const rows_case *r, const dbuf *x) {
+    static const float given;
+    static const oz_round list[] = {{8, false, true, 0, NULL, NULL}, {8, false, false, 0, NULL, NULL}, {4, false, true, 16, NULL, NULL}, {8, true, true, 0, NULL, NULL}, {8, true, true, 3, NULL, NULL},
+                                    {8, false, true, 0, &given, NULL}, {8, false, false, 7, &given, NULL}, {8, true, true, 0, &given, NULL}, {8, true, true, 64, &given, NULL}, {5, false, false, 1, NULL, NULL}};
+    for (int i = 0; i < CK_COUNT(list); i++) round_case(k, r, x, list[i]);
+}
+
 static void rows_run(dck *k) {
     for (int i = 0; i < 40; i++) {
         if (ck_skip(k->c)) continue;
@@ -278,6 +322,7 @@ static void rows_run(dck *k) {
         dbuf x = dbuf_new(k, (size_t)total * 4, r.x), x2 = dbuf_new(k, (size_t)total * 4, r.x2), w = dbuf_new(k, (size_t)r.dim * 4, r.w), y = dbuf_new(k, (size_t)total * 4, NULL);
         dbuf cs = dbuf_new(k, (size_t)(r.n_tok * r.dim) * 4, r.cs), sn = dbuf_new(k, (size_t)(r.n_tok * r.dim) * 4, r.sn);
         for (int f = OZ_FORM_Q8; f < OZ_FORM_COUNT; f++) quantize_case(k, &r, &x, (oz_form)f);
+        rounds(k, &r, &x);
         if (i % 11 != 3) {
             k->ref_ops->norm(k->ref, want, r.ld, r.x, r.ld, r.w, r.n_tok, r.n_vec, r.dim, 1e-5f);
             k->ops->norm(k->dev, y.p, r.ld, x.p, r.ld, w.p, r.n_tok, r.n_vec, r.dim, 1e-5f);
@@ -404,7 +449,7 @@ static void batch_run(dck *k) {
         const int64_t n = b.b.n_tok;
         weight w;
         oz_packed *p = NULL;
-        weight_make(c, &w, tables[i % 7].codec, vocab, cols, tables[i % 7].group);
+        weight_make(c, &w, tables[i % 7].codec, vocab, cols, tables[i % 7].group, i % 7 == 3);
         if (k->ops->pack(&p, k->dev, &w.w, 0, vocab, tables[i % 7].form, NULL) != OZ_OK) ck_fail(c, "pack failed");
         dbuf y = dbuf_new(k, (size_t)(n * cols) * 4, NULL), g = dbuf_new(k, (size_t)(n * cols) * 4, NULL), cs = dbuf_new(k, (size_t)(n * half) * 4, NULL), sn = dbuf_new(k, (size_t)(n * half) * 4, NULL);
         float *inv = oz_alloc_array((size_t)half, 4), *wc = oz_alloc_array((size_t)(n * half), 4), *ws = oz_alloc_array((size_t)(n * half), 4);
@@ -474,6 +519,7 @@ typedef struct host_route { int32_t experts[MAX_PAIRS], pairs[MAX_PAIRS], rows[M
 static void experts_case(dck *k) {
     ck *c = k->c;
     c->n_cases++;
+    const bool ordered = ck_int(c, 0, 4) == 0;
     const int64_t n_e = ck_int(c, 1, MAX_EXPERTS), top = ck_int(c, 1, n_e < 4 ? n_e : 4), n_tok = ck_int(c, 1, 40), n = 16 * ck_int(c, 1, 9), rows = ck_int(c, 1, 70), pairs = n_tok * top;
     float *logits = floats(c, n_tok * n_e, ck_int(c, 0, 3) ? CK_NORMAL : CK_INTEGER), *x = floats(c, n_tok * n, CK_NORMAL), *spread = oz_alloc_array((size_t)(pairs * n), 4);
     host_route h, g;
@@ -504,7 +550,7 @@ static void experts_case(dck *k) {
     weight w[MAX_EXPERTS];
     oz_packed *packed[MAX_EXPERTS] = {NULL};
     for (int64_t e = 0; e < n_e; e++) {
-        weight_make(c, &w[e], OZ_CODEC_I8, rows, n, 0);
+        weight_make(c, &w[e], OZ_CODEC_I8, rows, n, 0, ordered);
         if (k->ops->pack(&packed[e], k->dev, &w[e].w, 0, rows, OZ_FORM_F32, NULL) != OZ_OK) ck_fail(c, "pack failed");
     }
     k->ops->grouped_linear(k->dev, &(oz_grouped_args){(const oz_packed *const *)packed, &dev, {OZ_FORM_F32, sd.p, n, NULL}, yd.p, rows, n_tok});

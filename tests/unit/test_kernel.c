@@ -103,6 +103,15 @@ static void zero_points_and_slices(void **state) {
     assert_int_equal(oz_dev_ops(d)->end(d, &err), OZ_OK);
     assert_true(y[0] == 10 && y[1] == 12 && y[2] == 14);
     oz_dev_ops(d)->packed_free(d, &p);
+    static const int32_t order[] = {2, 0, 1}; /* stored column i is column order[i] */
+    oz_weight ordered = w;
+    ordered.order = order;
+    assert_int_equal(oz_dev_ops(d)->pack(&p, d, &ordered, 1, 1, OZ_FORM_F32, &err), OZ_OK);
+    assert_int_equal(oz_dev_ops(d)->begin(d, &(oz_batch){.ids = &id, .n_tok = 1}, &err), OZ_OK);
+    oz_dev_ops(d)->embed(d, y, 3, p);
+    assert_int_equal(oz_dev_ops(d)->end(d, &err), OZ_OK);
+    assert_true(y[0] == 12 && y[1] == 14 && y[2] == 10);
+    oz_dev_ops(d)->packed_free(d, &p);
     assert_int_equal(oz_dev_ops(d)->pack(&p, d, &w, 0, 2, OZ_FORM_Q8, &err), OZ_E_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "gemm_i8_q8"));
     assert_non_null(strstr(err.msg, "zero points"));

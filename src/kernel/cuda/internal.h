@@ -49,9 +49,11 @@ struct oz_cuda_packed {
     int64_t group_size, n_groups;
     uint8_t *codes;
     float *scales, *offsets;         /* value = code * scale + offset; [rows / 16, n_groups, 16]; NULL: none */
+    int32_t *order;                  /* [cols] on the device, or NULL: column i meets input order[i] */
     const oz_gemm_choice *bound[OZ_M_BUCKETS];
     char name[96];
 };
+static inline int64_t oz_gathered_ld(int64_t cols) { return (cols + 15) / 16 * 16; }
 static inline const oz_cuda_packed *oz_cuda_weight(const oz_packed *p) { return (const oz_cuda_packed *)p; }
 
 /* The batch that was begun, at addresses that stay while `generation` does. Rows behind n_tok have pos -1 and are skipped. */
@@ -75,12 +77,13 @@ struct oz_cuda_dev {
     void *batch_mem; int32_t *batch_pinned; size_t batch_bytes;
     uint8_t *pinned[2], *staged[2]; cudaEvent_t staged_done[2]; /* OZ_STAGE_BYTES each: packing, sinks */
     uint8_t *work; size_t work_bytes;   /* expanded tiles, attention's partial results, the library's */
+    uint8_t *gathered; size_t gathered_bytes; /* inputs in a weight's order */
     unsigned *tickets;                  /* zeroed counters */
     oz_lt *lt;                          /* NULL: no library here */
     cudaError_t failed;                 /* first error of a call that returns void */
 };
 static inline oz_cuda_dev *oz_cuda(oz_dev *d) { return (oz_cuda_dev *)d; }
-enum { OZ_STAGE_BYTES = 32 << 20, OZ_WORK_BYTES = 384 << 20, OZ_LT_WORK_BYTES = 32 << 20, OZ_TICKETS = 1 << 20 };
+enum { OZ_STAGE_BYTES = 32 << 20, OZ_WORK_BYTES = 384 << 20, OZ_LT_WORK_BYTES = 32 << 20, OZ_TICKETS = 1 << 20, OZ_GATHER_TOK = 512 /* inputs in an order of their own at a time */ };
 
 oz_status oz_cuda_check(cudaError_t e, const char *what, oz_err *err);
 void oz_cuda_note(oz_cuda_dev *d, cudaError_t e); /* for calls that return void; reported by end */
@@ -106,6 +109,7 @@ const char *oz_form_name(oz_form f);
 void oz_cuda_embed(oz_dev *d, float *y, int64_t ld, const oz_packed *w);
 void oz_cuda_norm(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, const float *w, int64_t n_tok, int64_t n_vec, int64_t dim, float eps);
 void oz_cuda_quantize(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
+void oz_cuda_round(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n, const oz_round *q);
 void oz_cuda_rope_table(oz_dev *d, float *cos, float *sin, const float *inv_freq, int64_t half, float factor);
 void oz_cuda_rope(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok);
 void oz_cuda_kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld);

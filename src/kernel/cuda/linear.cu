@@ -3,6 +3,9 @@
  * y[t, r] = sum_k w[r, k] x[t, k] (+ bias[r]). With one scale a row and no offsets the sum is of codes and is scaled at the end, as on the CPU:
  * y = sum * scale, or sum * (scale * x_scale) where x has one; else a weight is code * scale + offset, rounded once.
  *
+ * A weight whose columns lie in an order of their own (actorder, desc_act) meets inputs put into that order, OZ_GATHER_TOK tokens at a time, and is
+ * then like any other; the plain kernel reads through the order itself.
+ *
  * The plain kernel: a block takes 64 rows and 16 tokens; K goes through shared memory 32 columns at a time; a thread keeps 4 sums. An output's sum is
  * taken by one thread over ascending k: the reference on the device, and the same for any number of tokens. */
 #include <stdio.h>
@@ -40,7 +43,7 @@ static __global__ void __launch_bounds__(THREADS) gemm_plain(oz_cuda_packed w, c
         }
         for (int i = tid; i < TOKS * KS; i += THREADS) {
             const int64_t t = t0 + i / KS, k = k0 + i % KS;
-            xs[i / KS][i % KS] = t < n_tok && k < cols ? (ACC)load_form(x.form, (const uint8_t *)x.data + t * x.ld * form_size(x.form), k) : (ACC)0;
+            xs[i / KS][i % KS] = t < n_tok && k < cols ? (ACC)load_form(x.form, (const uint8_t *)x.data + t * x.ld * form_size(x.form), w.order ? w.order[k] : k) : (ACC)0;
         }
         __syncthreads();
         #pragma unroll 8
@@ -82,24 +85,61 @@ void oz_gemm_plain_range(oz_cuda_dev *d, const oz_packed *p, oz_rows x, float *y
     oz_launch(d, x.form == OZ_FORM_Q8 ? gemm_plain_q8 : gemm_plain_float, grid, dim3(THREADS), 0, *w, (const float *)NULL, x, y, ld_y, max_rows, range);
 }
 
+template <typename T> static __global__ void gather_columns(T *y, int64_t ld_y, const T *x, int64_t ld_x, const int32_t *order, int64_t cols) {
+    pdl_wait();
+    const int64_t k = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (k < cols) y[blockIdx.y * ld_y + k] = x[blockIdx.y * ld_x + order[MUTATED(GATHER_COLUMN) && k ? k - 1 : k]];
+}
+
+static const oz_gemm_choice *choice_get(const oz_cuda_dev *d, const oz_cuda_packed *w, int bucket);
+
+static void gemm_gathered(oz_cuda_dev *d, const oz_linear_args *a) {
+    oz_linear_args run = *a;
+    float *y = a->y;
+    for (int i = 0; i < a->n_parts; i++) {
+        oz_cuda_packed w = *oz_cuda_weight(a->parts[i]);
+        const oz_packed *const part = &w.head;
+        const int32_t *order = w.order;
+        const int64_t cols = w.head.cols, ld = oz_gathered_ld(cols), size = d->head.ops->form_bytes(a->x.form);
+        w.order = NULL;
+        run.parts = &part, run.bias = a->bias ? a->bias + i : NULL, run.n_parts = 1;
+        for (int64_t t = 0; t < a->n_tok; t += OZ_GATHER_TOK) {
+            run.n_tok = a->n_tok - t < OZ_GATHER_TOK ? a->n_tok - t : (int64_t)OZ_GATHER_TOK;
+            run.x = {a->x.form, d->gathered, ld, a->x.scales ? a->x.scales + t : NULL};
+            const uint8_t *x = (const uint8_t *)a->x.data + t * a->x.ld * size;
+            const dim3 grid((unsigned)((cols + THREADS - 1) / THREADS), (unsigned)run.n_tok);
+            if (size == 4) oz_launch(d, gather_columns<uint32_t>, grid, dim3(THREADS), 0, (uint32_t *)d->gathered, ld, (const uint32_t *)x, a->x.ld, order, cols);
+            else if (size == 2) oz_launch(d, gather_columns<uint16_t>, grid, dim3(THREADS), 0, (uint16_t *)d->gathered, ld, (const uint16_t *)x, a->x.ld, order, cols);
+            else oz_launch(d, gather_columns<uint8_t>, grid, dim3(THREADS), 0, d->gathered, ld, x, a->x.ld, order, cols);
+            run.y = y + t * a->ld_y;
+            choice_get(d, &w, run.n_tok > OZ_M_STREAM)->run(d, &run);
+        }
+        y += w.head.rows;
+    }
+}
+
+static bool has_order(const oz_cuda_dev *d, const oz_cuda_packed *w, int bucket) { return w->order; }
 static bool always(const oz_cuda_dev *d, const oz_cuda_packed *w, int bucket) { return true; }
 
 /* Best first; the last one fits all. */
 static const oz_gemm_choice choices[] = {
+    {"gathered", has_order, gemm_gathered},
     {"stream", oz_stream_fits, oz_gemm_stream},
     {"lt", oz_lt_fits, oz_gemm_lt},
     {"expand_lt", oz_lt_expand_fits, oz_gemm_lt_expand},
     {"plain", always, oz_gemm_plain},
 };
-static const oz_gemm_choice *const plain = &choices[3];
+static const oz_gemm_choice *const plain = &choices[4];
+
+static const oz_gemm_choice *choice_get(const oz_cuda_dev *d, const oz_cuda_packed *w, int bucket) {
+    const oz_gemm_choice *c = choices;
+    while (!c->fits(d, w, bucket)) c++;
+    return c;
+}
 
 /* A kernel for each bucket of rows. False: only the plain one, although these activations have better ones. */
 bool oz_cuda_linear_bind(const oz_cuda_dev *d, oz_cuda_packed *w) {
-    for (int b = 0; b < OZ_M_BUCKETS; b++) {
-        const oz_gemm_choice *c = choices;
-        while (!c->fits(d, w, b)) c++;
-        w->bound[b] = c;
-    }
+    for (int b = 0; b < OZ_M_BUCKETS; b++) w->bound[b] = choice_get(d, w, b);
     const char *few = w->bound[0]->name, *many = w->bound[1]->name;
     const int n = snprintf(w->name, sizeof w->name, "gemm_%s_%s %s", oz_ckind_name(w->kind), oz_form_name(w->form), few);
     if (few != many) snprintf(w->name + n, sizeof w->name - (size_t)n, ", over %d rows %s", OZ_M_STREAM, many);

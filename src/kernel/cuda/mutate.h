@@ -32,6 +32,7 @@
     X(STREAM_SCALE, "products", "stream: a group's scale of the row eight before")            \
     X(LT_SCALE, "products", "lt: sums are not scaled")                                        \
     X(EXPAND_GROUP, "products", "expand_lt: the first group's scale")                         \
+    X(GATHER_COLUMN, "products", "gathered: each column but the first meets its neighbour's input") \
     X(PLAIN_COLUMN, "products experts", "plain: the last column is not multiplied")
 
 typedef enum oz_cuda_mutation {

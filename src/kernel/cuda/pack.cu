@@ -156,16 +156,30 @@ static void scales_send(stage *s, oz_cuda_packed *p, const oz_weight *w, int64_t
     }
 }
 
-/* One block of memory: codes, scales, offsets; rows padded to whole tiles, so that kernels may read a tile past the end. */
-static oz_status packed_alloc(oz_cuda_packed *p, oz_cuda_dev *d, bool has_scales, bool has_offsets, oz_err *err) {
+/* Room for the inputs of a product whose columns have an order. Graphs that know the old room are captured anew. */
+static oz_status gathered_reserve(oz_cuda_dev *d, int64_t cols, oz_err *err) {
+    const size_t n_bytes = (size_t)OZ_GATHER_TOK * (size_t)oz_gathered_ld(cols) * sizeof(float);
+    if (n_bytes <= d->gathered_bytes) return OZ_OK;
+    OZ_TRY(oz_cuda_check(cudaStreamSynchronize(d->stream), "packing", err));
+    cudaFree(d->gathered);
+    d->gathered = NULL, d->gathered_bytes = 0, d->batch.generation++;
+    OZ_TRY(oz_cuda_check(cudaMalloc((void **)&d->gathered, n_bytes), "inputs in a weight's order", err));
+    d->gathered_bytes = n_bytes;
+    return OZ_OK;
+}
+
+/* One block of memory: codes, scales, offsets, the columns' order; rows padded to whole tiles, so that kernels may read a tile past the end. */
+static oz_status packed_alloc(oz_cuda_packed *p, oz_cuda_dev *d, bool has_scales, bool has_offsets, bool has_order, oz_err *err) {
     const int64_t rows = (p->head.rows + OZ_ROW_TILE - 1) / OZ_ROW_TILE * OZ_ROW_TILE;
     const size_t n_codes = ((size_t)rows * (size_t)p->stride_bytes + 255) & ~(size_t)255, n_scales = has_scales ? ((size_t)(rows * p->n_groups) * sizeof(float) + 255) & ~(size_t)255 : 0;
-    p->head.n_bytes = n_codes + n_scales * (has_offsets ? 2 : 1);
+    const size_t n_values = n_codes + n_scales * (has_offsets ? 2 : 1);
+    p->head.n_bytes = n_values + (has_order ? (size_t)p->head.cols * sizeof *p->order : 0);
     void *mem;
     OZ_TRY(d->head.ops->mem_new(&mem, &d->head, p->head.n_bytes, "packed weight", err));
     p->codes = (uint8_t *)mem;
     if (has_scales) p->scales = (float *)(p->codes + n_codes);
     if (has_offsets) p->offsets = (float *)(p->codes + n_codes + n_scales);
+    if (has_order) p->order = (int32_t *)(p->codes + n_values);
     return OZ_OK;
 }
 
@@ -184,7 +198,6 @@ oz_status oz_cuda_pack(oz_packed **out, oz_dev *dev, const oz_weight *w, int64_t
     const pack_codec c = codec_get(w->codec);
     *out = NULL;
     OZ_NEED(c.kind < OZ_CK_COUNT, err, OZ_E_UNSUPPORTED, "no kernel for %s weights on CUDA; run it with --device cpu, or make it plain first: ounce convert", oz_codec_get(w->codec)->name);
-    OZ_NEED(!w->order, err, OZ_E_UNSUPPORTED, "no kernel on CUDA for columns in an order of their own (actorder group, desc_act); run it with --device cpu");
     OZ_NEED(row0 >= 0 && n_rows > 0 && row0 <= w->rows - n_rows && w->cols > 0 && w->row_bytes <= OZ_STAGE_BYTES, err, OZ_E_ARG, "weight [%lld, %lld]: rows %lld to %lld cannot be packed",
             (long long)w->rows, (long long)w->cols, (long long)row0, (long long)(row0 + n_rows));
     const bool has_scales = c.block_bytes || !oz_codec_get(w->codec)->plain, has_offsets = c.has_offset || w->zeros;
@@ -197,12 +210,14 @@ oz_status oz_cuda_pack(oz_packed **out, oz_dev *dev, const oz_weight *w, int64_t
     p->stride_bytes = ((w->cols * kind_bits[c.kind] + 7) / 8 + OZ_ROW_ALIGN - 1) / OZ_ROW_ALIGN * OZ_ROW_ALIGN;
     oz_status st = oz_cuda_check(cudaSetDevice(d->device), "packing", err);
     if (st == OZ_OK) st = check_form(p, w, has_offsets, err);
-    if (st == OZ_OK) st = packed_alloc(p, d, has_scales, has_offsets, err);
+    if (st == OZ_OK) st = packed_alloc(p, d, has_scales, has_offsets, w->order, err);
+    if (st == OZ_OK && w->order) st = gathered_reserve(d, w->cols, err);
     stage s = {d, 0};
     if (st == OZ_OK) {
         codes_send(&s, p, w, row0);
         if (has_scales && !c.block_bytes) scales_send(&s, p, w, row0, false);
         if (has_offsets && !c.block_bytes) scales_send(&s, p, w, row0, true);
+        if (w->order) d->head.ops->upload(dev, p->order, w->order, (size_t)w->cols * sizeof *w->order);
         st = oz_cuda_check(d->failed, "packing", err);
         d->failed = cudaSuccess;
     }

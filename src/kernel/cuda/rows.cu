@@ -1,7 +1,7 @@
-/* Operations on rows: embed, norm, quantize, rope, KV write, silu_mul, gelu_mul, scale, softcap, add, gather. The plain kernels: a block a row or a head, written for
+/* Operations on rows: embed, norm, quantize, round, rope, KV write, silu_mul, gelu_mul, scale, softcap, add, gather. The plain kernels: a block a row or a head, written for
  * exactness (no contraction, true division), bound by launches in decode and by memory in prefill. The lowering runs fused.cu instead.
  *
- * norm: y = x / sqrt(mean(x^2) + eps) * w. quantize: number.h's oz_act_i8 and oz_act_e4m3. rope: (a, b) -> (a c - b s, b c + a s). */
+ * norm: y = x / sqrt(mean(x^2) + eps) * w. quantize: number.h's oz_act_i8 and oz_act_e4m3. round: its oz_act_round. rope: (a, b) -> (a c - b s, b c + a s). */
 #include "kernel/cuda/device.cuh"
 
 enum { THREADS = 256 };
@@ -18,7 +18,7 @@ static __global__ void embed_rows(float *y, int64_t ld, oz_cuda_packed w, const 
             v = __fmul_rn(v, w.scales[at]);
             if (w.offsets) v = __fadd_rn(v, w.offsets[at]);
         }
-        y[blockIdx.x * ld + k] = v;
+        y[blockIdx.x * ld + (w.order ? w.order[k] : k)] = v;
     }
 }
 
@@ -64,6 +64,47 @@ static __global__ void quantize_rows(oz_rows y, const float *x, int64_t ld_x, in
 
 void oz_cuda_quantize(oz_dev *dev, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
     oz_launch(oz_cuda(dev), quantize_rows, dim3((unsigned)n_tok), dim3(THREADS), 0, *y, x, ld_x, n);
+}
+
+/* A block a group of columns and token; static scales travel as arguments, ROUND_GROUPS of them a launch. */
+enum { ROUND_GROUPS = 64 };
+typedef struct round_args { float lo, hi; bool is_float, symmetric, fixed; int64_t first, step, n; float scales[ROUND_GROUPS], zeros[ROUND_GROUPS]; } round_args;
+
+static __device__ float round_code(float t, const round_args &a) { return a.is_float ? e4m3_to_f32(f32_to_e4m3(t)) : rintf(fminf(fmaxf(t, a.lo), a.hi)); }
+
+static __global__ void round_rows(float *y, int64_t ld_y, const float *x, int64_t ld_x, round_args a) {
+    __shared__ float part[32];
+    pdl_wait();
+    const int64_t begin = (a.first + blockIdx.x) * a.step, end = begin + a.step < a.n ? begin + a.step : a.n;
+    const float *in = x + blockIdx.y * ld_x;
+    float *out = y + blockIdx.y * ld_y, scale = a.scales[blockIdx.x], zero = a.zeros[blockIdx.x];
+    if (!a.fixed) {
+        float lowest = 0, highest = 0, bad = 0;
+        for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+            lowest = fminf(lowest, in[i]), highest = fmaxf(highest, in[i]);
+            if (!isfinite(in[i])) bad = 1;
+        }
+        lowest = -block_max(-lowest, part), highest = block_max(highest, part), bad = block_max(bad, part);
+        if (a.symmetric) scale = __fdiv_rn(fmaxf(-lowest, highest), a.is_float ? 448.0f : a.hi);
+        else scale = __fdiv_rn(__fsub_rn(highest, lowest), __fsub_rn(a.hi, a.lo));
+        if (a.symmetric && a.is_float) scale = fmaxf(scale, 1.0f / (448.0f * 512.0f));
+        if (scale == 0) scale = 1;
+        if (!a.symmetric) zero = fminf(fmaxf(rintf(__fsub_rn(a.lo, __fdiv_rn(lowest, scale))), a.lo), a.hi);
+        if (bad > 0) scale = __int_as_float(0x7fc00000);
+    }
+    for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x)
+        out[i] = isfinite(in[i]) && isfinite(scale) ? __fmul_rn(__fsub_rn(round_code(__fadd_rn(__fdiv_rn(in[i], scale), zero), a), zero), scale) : __int_as_float(0x7fc00000);
+}
+
+void oz_cuda_round(oz_dev *dev, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n, const oz_round *q) {
+    const float hi = (float)((1 << (q->bits - 1)) - 1);
+    const int64_t step = q->group_size > 0 ? q->group_size : n, n_groups = (n + step - 1) / step;
+    round_args a = {q->symmetric && !q->scales ? -hi : -hi - 1, hi, q->is_float, q->symmetric, q->scales != NULL, 0, step, n, {}, {}};
+    for (; a.first < n_groups; a.first += ROUND_GROUPS) {
+        const int64_t some = n_groups - a.first < ROUND_GROUPS ? n_groups - a.first : (int64_t)ROUND_GROUPS;
+        for (int64_t g = 0; g < some && q->scales; g++) a.scales[g] = q->scales[a.first + g], a.zeros[g] = q->zeros ? q->zeros[a.first + g] : 0;
+        oz_launch(oz_cuda(dev), round_rows, dim3((unsigned)some, (unsigned)n_tok), dim3(step > 512 ? (unsigned)THREADS : 64u), 0, y, ld_y, x, ld_x, a);
+    }
 }
 
 static __global__ void rope_table_rows(float *cos_out, float *sin_out, const int32_t *pos, const float *inv_freq, int64_t half, float factor) {
