@@ -1,156 +1,521 @@
-/* Any checkpoint as plain floats. A tensor that belongs to a quantized module is read through its scheme, all others as they are;
- * GGUF's blocks are expanded and its interleaved rows put back. The names of the architecture are needed only where a
- * quantization_config is there: a dense checkpoint of any model can be converted. */
+/* Any checkpoint as plain floats or as compressed-tensors, some of its modules taken from others.
+ *
+ * A tensor of the result is one of four things: the bytes of a stored one; the floats of a stored one (of another type, blocks expanded, a GGUF's interleaved rows put back); the floats of a quantized
+ * module; or a module of another family in compressed-tensors (recode.c). Tensors of one module come from one source. The names of the architecture are needed where schemes or patterns speak of
+ * modules: without them a dense checkpoint of any model can be converted to floats. */
 #include "base/file.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/progress.h"
+#include "base/str.h"
 #include "model/model.h"
 #include "quantize/internal.h"
 #include <inttypes.h>
 #include <string.h>
 
-/* One tensor of the result: a stored tensor, or the weight of a quantized module. */
+typedef struct source {
+    const oz_ckpt *ckpt;
+    oz_arch_list list;    /* as if the embeddings were not tied: the head has a row; empty where no module's name is needed */
+    oz_scheme *schemes;   /* [list.n] */
+    oz_kv_scheme kv;
+    bool tied;
+    int64_t *first, *next; /* tensors of a module, by its first row: a list, -1 ends it; next [tensors] */
+    oz_map *by_name;       /* module: its first row in the list */
+} source;
+
+/* One tensor of the result, or a module's tensors. */
 typedef struct item {
+    enum { BYTES, FLOATS, MODULE_FLOATS, MODULE_MADE } kind;
     char *name;
-    const oz_tensor *tensor; /* NULL: quantized */
-    const oz_module *module;
-    oz_weight weight;      /* quantized; else only the order of the rows counts */
-    int64_t n_values, row; /* row: values that stay together */
+    const source *from;
+    const oz_tensor *tensor;     /* BYTES, FLOATS */
+    oz_module module;            /* MODULE_* */
+    oz_weight weight;            /* MODULE_*; of FLOATS only the order of the rows counts */
+    oz_recode recode;
+    oz_dtype to;                 /* of floats */
+    int64_t n_values, row;       /* row: values that stay together */
+    size_t n_bytes;
 } item;
 
 struct oz_convert {
-    const oz_ckpt *ckpt;
-    oz_dtype to;
+    oz_convert_cfg cfg;
+    source *sources; /* the checkpoint, then those of cfg.takes */
+    size_t n_sources;
+    size_t *source_of; /* [modules of the first]: an index of sources */
+    oz_scheme *becomes; /* [same] */
     oz_layout *layout;
-    json_t *config;
-    item *items;
-    size_t n_items, cap_items;
-    oz_arch_list list;  /* empty without a quantization_config */
-    oz_module *modules; /* its linear modules */
-    oz_scheme *schemes;
-    size_t n_modules;
-    bool kv_cache;      /* its scales are stored */
+    json_t *config, *report;
+    item **items; /* each its own allocation: a recode points into it */
+    size_t n_items, cap_items, n_bytes, n_tensors, n_lossy;
+    char *lossy;  /* the first module without a form in compressed-tensors, and why */
 };
 
-/* ---- planning ---- */
-static item *item_new(oz_convert *c, char *name) {
+/* ---- sources ---- */
+
+static bool is_matrix(const oz_arch_tensor *t) { return !t->is_bias && t->cols > 0 && (!strcmp(t->class_name, "Linear") || !strcmp(t->class_name, "Embedding")); }
+
+static const json_t *scheme_json(const json_t *config) {
+    const json_t *places[] = {json_object_get(config, "quantization_config"), json_object_get(config, "compression_config"), json_object_get(json_object_get(config, "text_config"), "quantization_config")};
+    for (int i = 0; i < 3; i++)
+        if (places[i] && !json_is_null(places[i])) return places[i];
+    return NULL;
+}
+
+static oz_status list_new(source *s, oz_err *err) {
+    const json_t *config = oz_ckpt_config(s->ckpt);
+    OZ_TRY(oz_arch_list_new(&s->list, config, s->ckpt, err));
+    s->tied = true;
+    for (size_t i = 0; i < s->list.n; i++) s->tied = s->tied && s->list.items[i].role != OZ_ROLE_HEAD;
+    if (!s->tied) return OZ_OK;
+    json_t *untied = json_copy((json_t *)config);
+    json_object_set_new(untied, "tie_word_embeddings", json_false());
+    oz_arch_list_deinit(&s->list);
+    oz_status st = oz_arch_list_new(&s->list, untied, s->ckpt, err);
+    json_decref(untied);
+    return st;
+}
+
+static oz_status schemes_resolve(source *s, oz_err *err) {
+    oz_module *modules = oz_alloc_array(s->list.n + 1, sizeof *modules);
+    oz_scheme *found = oz_alloc_array(s->list.n + 1, sizeof *found);
+    size_t n = 0;
+    for (size_t i = 0; i < s->list.n; i++)
+        if (is_matrix(&s->list.items[i])) modules[n++] = oz_arch_module(&s->list.items[i], s->ckpt);
+    oz_status st = oz_scheme_resolve(found, oz_ckpt_config(s->ckpt), modules, n, err);
+    for (size_t i = 0, k = 0; i < s->list.n; i++) {
+        const oz_arch_tensor *t = &s->list.items[i];
+        s->schemes[i] = is_matrix(t) ? found[k++] : OZ_SCHEME_DENSE;
+    }
+    oz_free(modules);
+    oz_free(found);
+    return st;
+}
+
+/* The row of the module that a tensor belongs to, or -1. */
+static int64_t owner(const source *s, const char *name) {
+    const char *dot = strrchr(name, '.');
+    int64_t row = -1;
+    if (!s->by_name || oz_map_get(s->by_name, name, strlen(name), &row) || !dot) return row; /* some are called by their module's name */
+    return oz_map_get(s->by_name, name, (size_t)(dot - name), &row) ? row : -1;
+}
+
+static oz_status source_open(source *s, const oz_ckpt *ckpt, bool names, oz_err *err) {
+    s->ckpt = ckpt;
+    if (!names) return OZ_OK;
+    OZ_TRY(list_new(s, err));
+    s->schemes = oz_alloc_array(s->list.n + 1, sizeof *s->schemes);
+    OZ_TRY(schemes_resolve(s, err));
+    OZ_TRY(oz_scheme_kv(&s->kv, oz_ckpt_config(ckpt), err));
+    s->by_name = oz_map_new(s->list.n);
+    s->first = oz_alloc_array(s->list.n + 1, sizeof *s->first);
+    s->next = oz_alloc_array(oz_ckpt_count(ckpt) + 1, sizeof *s->next);
+    for (size_t i = 0; i < s->list.n; i++) s->first[i] = -1, oz_map_add(s->by_name, s->list.items[i].module, strlen(s->list.items[i].module), (int64_t)i);
+    for (size_t i = oz_ckpt_count(ckpt); i-- > 0;) {
+        const char *name = oz_ckpt_at(ckpt, i)->name;
+        const int64_t row = s->kv.quantized && oz_scheme_is_kv(name) ? -1 : owner(s, name);
+        if (row >= 0) s->next[i] = s->first[row], s->first[row] = (int64_t)i;
+    }
+    for (size_t i = 0; i < s->list.n; i++) /* a tied head without a tensor is dense, whatever a class name says of it */
+        if (s->tied && s->list.items[i].role == OZ_ROLE_HEAD && s->first[i] < 0) s->schemes[i] = OZ_SCHEME_DENSE;
+    return OZ_OK;
+}
+
+static void source_close(source *s) {
+    oz_arch_list_deinit(&s->list);
+    oz_map_free(&s->by_name);
+    oz_free(s->schemes);
+    oz_free(s->first);
+    oz_free(s->next);
+}
+
+/* ---- items ---- */
+
+static item *item_new(oz_convert *c, int kind, const source *from, const char *name) {
     oz_grow((void **)&c->items, &c->cap_items, c->n_items + 1, sizeof *c->items);
-    item *it = &c->items[c->n_items++];
-    *it = (item){.name = name};
+    item *it = c->items[c->n_items++] = oz_alloc(sizeof *it);
+    it->kind = kind, it->from = from, it->name = oz_strdup(name);
     return it;
 }
 
-static oz_status add_dense(oz_convert *c, const oz_tensor *t, oz_err *err) {
+static oz_status declare(oz_convert *c, item *it, const char *name, oz_dtype dtype, int n_dims, const int64_t *dims, oz_err *err) {
+    int64_t n = 1;
+    size_t n_bytes = 0;
+    for (int i = 0; i < n_dims; i++) n *= dims[i];
+    OZ_NEED(oz_dtype_bytes(&n_bytes, dtype, n), err, OZ_E_FORMAT, "%s: too large", name);
+    it->n_bytes += n_bytes;
+    c->n_bytes += n_bytes;
+    c->n_tensors++;
+    return oz_layout_add(c->layout, name, dtype, n_dims, dims, err);
+}
+
+static oz_status add_bytes(oz_convert *c, const source *s, const oz_tensor *t, oz_err *err) {
+    item *it = item_new(c, BYTES, s, t->name);
+    it->tensor = t;
+    return declare(c, it, t->name, t->dtype, t->n_dims, t->dims, err);
+}
+
+static oz_status add_floats(oz_convert *c, const source *s, const oz_tensor *t, oz_dtype to, oz_err *err) {
     const oz_dtype_info *d = oz_dtype_get(t->dtype);
-    bool is_float = t->dtype == OZ_DTYPE_F32 || t->dtype == OZ_DTYPE_F16 || t->dtype == OZ_DTYPE_BF16 || t->dtype == OZ_DTYPE_F64;
+    const bool is_float = t->dtype == OZ_DTYPE_F32 || t->dtype == OZ_DTYPE_F16 || t->dtype == OZ_DTYPE_BF16 || t->dtype == OZ_DTYPE_F64;
     OZ_NEED(is_float || d->block_elems > 1, err, OZ_E_FORMAT,
             "%s: expected floats or a scheme in quantization_config that describes it, found %s (%s)", t->name, d->name, t->file_name);
-    item *it = item_new(c, oz_strdup(t->name));
-    it->tensor = t;
+    if (t->dtype == to && !t->rope_heads) return add_bytes(c, s, t, err);
+    item *it = item_new(c, FLOATS, s, t->name);
+    it->tensor = t, it->to = to;
     it->n_values = 1;
     for (int i = 0; i < t->n_dims; i++) it->n_values *= t->dims[i];
     it->weight = (oz_weight){.rows = t->n_dims ? t->dims[0] : 1, .rope_heads = t->rope_heads};
     it->row = t->rope_heads ? it->n_values / t->dims[0] : d->block_elems;
-    return oz_layout_add(c->layout, t->name, c->to, t->n_dims, t->dims, err);
+    return declare(c, it, t->name, to, t->n_dims, t->dims, err);
 }
 
-static oz_status add_module(oz_convert *c, size_t m, oz_err *err) {
-    const oz_module *module = &c->modules[m];
-    item *it = item_new(c, oz_asprintf("%s.weight", module->name));
-    it->module = module;
-    it->n_values = module->rows * module->cols;
-    it->row = module->cols;
-    OZ_TRY(oz_scheme_bind(&it->weight, c->ckpt, module, &c->schemes[m], err));
-    return oz_layout_add(c->layout, it->name, c->to, 2, (const int64_t[]){module->rows, module->cols}, err);
+/* A dense tensor: to compressed-tensors as it is, and out of blocks in a type that holds every value. */
+static oz_status add_dense(oz_convert *c, const source *s, const oz_tensor *t, oz_err *err) {
+    if (!c->cfg.compressed) return add_floats(c, s, t, c->cfg.to, err);
+    if (oz_dtype_get(t->dtype)->in_safetensors) return t->rope_heads ? add_floats(c, s, t, t->dtype, err) : add_bytes(c, s, t, err);
+    return add_floats(c, s, t, c->cfg.lossy ? oz_arch_dtype(c->config) : OZ_DTYPE_F32, err);
 }
 
-/* The linear modules of the architecture and the scheme of each. */
-static oz_status resolve(oz_convert *c, const json_t *config, oz_err *err) {
-    OZ_TRY(oz_arch_list_new(&c->list, config, c->ckpt, err));
-    c->modules = oz_alloc_array(c->list.n, sizeof *c->modules);
-    for (size_t i = 0; i < c->list.n; i++) {
-        const oz_arch_tensor *t = &c->list.items[i];
-        if (t->is_bias || strcmp(t->class_name, "Linear") != 0) continue;
-        c->modules[c->n_modules++] = oz_arch_module(t, c->ckpt);
-    }
-    c->schemes = oz_alloc_array(c->n_modules, sizeof *c->schemes);
-    oz_kv_scheme kv;
-    OZ_TRY(oz_scheme_kv(&kv, config, err));
-    c->kv_cache = kv.quantized;
-    return oz_scheme_resolve(c->schemes, config, c->modules, c->n_modules, err);
+static item *module_item(oz_convert *c, int kind, const source *s, const oz_module *m) {
+    char *name = oz_asprintf("%s.weight", m->name);
+    item *it = item_new(c, kind, s, name);
+    it->module = *m;
+    oz_free(name);
+    return it;
 }
 
-static oz_status plan_tensors(oz_convert *c, oz_err *err) {
-    oz_map *quantized = oz_map_new(c->n_modules);
-    for (size_t m = 0; m < c->n_modules; m++) {
-        if (c->schemes[m].quantized) oz_map_add(quantized, c->modules[m].name, strlen(c->modules[m].name), (int64_t)m);
-    }
-    bool *seen = oz_alloc_array(c->n_modules + 1, sizeof *seen);
+static oz_status add_module_floats(oz_convert *c, item *it, oz_dtype to, oz_err *err) {
+    it->to = to;
+    it->n_values = it->module.rows * it->module.cols;
+    it->row = it->module.cols;
+    return declare(c, it, it->name, to, 2, (const int64_t[]){it->module.rows, it->module.cols}, err);
+}
+
+/* What has no form of its own is counted, and becomes floats where losses are allowed. */
+static oz_status add_lossy(oz_convert *c, item *it, const char *why, oz_err *err) {
+    const char *what = it->recode.from->quantized ? it->recode.from->name : oz_dtype_get(oz_codec_get(it->weight.codec)->dtype)->name;
+    if (c->n_lossy++ == 0) c->lossy = oz_asprintf("%s: %s has no form in compressed-tensors without loss: %s", it->module.name, what, why);
+    it->kind = MODULE_FLOATS;
+    return add_module_floats(c, it, oz_arch_dtype(c->config), err);
+}
+
+static oz_status add_recoded(oz_convert *c, item *it, const oz_scheme *from, oz_scheme *becomes, oz_err *err) {
+    const char *why = oz_recode_plan(&it->recode, from, &it->weight);
+    if (why) return add_lossy(c, it, why, err);
+    oz_part parts[OZ_MAX_PARTS];
+    const int n = oz_scheme_parts(parts, &it->recode.to, it->module.rows, it->module.cols, it->recode.scale_dtype);
     oz_status st = OZ_OK;
-    for (size_t i = 0; i < oz_ckpt_count(c->ckpt) && st == OZ_OK; i++) {
-        const oz_tensor *t = oz_ckpt_at(c->ckpt, i);
-        const char *dot = strrchr(t->name, '.');
-        int64_t m;
-        if (c->kv_cache && oz_scheme_is_kv(t->name)) continue; /* scales of a cache that the result's config does not quantize */
-        if (!dot || strcmp(dot, ".bias") == 0 || !oz_map_get(quantized, t->name, (size_t)(dot - t->name), &m)) {
-            st = add_dense(c, t, err);
-        } else if (!seen[m]) { /* its first part stands for all; binding checks the others */
-            seen[m] = true;
-            st = add_module(c, (size_t)m, err);
-        }
+    for (int i = 0; i < n && st == OZ_OK; i++) {
+        char *name = oz_asprintf("%s%s", it->module.name, parts[i].suffix);
+        st = declare(c, it, name, parts[i].dtype, parts[i].n_dims, parts[i].dims, err);
+        oz_free(name);
     }
-    oz_map_free(&quantized);
-    oz_free(seen);
+    *becomes = it->recode.to;
     return st;
 }
 
-static json_t *new_config(const json_t *config, oz_dtype to) {
-    json_t *c = json_deep_copy(config), *name = json_string(oz_dtype_get(to)->torch);
-    json_object_del(c, "quantization_config");
-    json_object_del(c, "compression_config"); /* its name before 2024 */
-    json_object_del(json_object_get(c, "text_config"), "quantization_config");
+/* The weight of a matrix with all that its scheme stores. */
+static oz_status add_weight(oz_convert *c, const source *s, size_t row, oz_scheme *becomes, oz_err *err) {
+    const oz_scheme *scheme = &s->schemes[row];
+    const oz_module m = oz_arch_module(&s->list.items[row], s->ckpt);
+    item *it;
+    if (c->cfg.compressed && oz_scheme_is_native(scheme)) {
+        oz_weight w;
+        OZ_TRY(oz_scheme_bind(&w, s->ckpt, &m, scheme, err));
+        *becomes = *scheme;
+        for (int64_t i = s->first[row]; i >= 0; i = s->next[i])
+            if (!oz_str_ends(oz_ckpt_at(s->ckpt, (size_t)i)->name, ".bias")) OZ_TRY(add_bytes(c, s, oz_ckpt_at(s->ckpt, (size_t)i), err));
+        return OZ_OK;
+    }
+    it = module_item(c, c->cfg.compressed ? MODULE_MADE : MODULE_FLOATS, s, &m);
+    OZ_TRY(oz_scheme_bind(&it->weight, s->ckpt, &m, scheme, err));
+    return c->cfg.compressed ? add_recoded(c, it, scheme, becomes, err) : add_module_floats(c, it, c->cfg.to, err);
+}
+
+/* Blocks of a linear module have a form of their own; an embedding of blocks becomes floats, since few read a quantized one. */
+static bool is_blocks(const oz_arch_tensor *a, const oz_tensor *t) { return strcmp(a->class_name, "Linear") == 0 && oz_dtype_get(t->dtype)->block_elems > 1; }
+
+/* A dense tensor that is taken has the shape that its config says; others are only passed on. */
+static oz_status check_dims(const source *s, size_t row, const oz_tensor *t, oz_err *err) {
+    const oz_arch_list *l = &s->list;
+    for (size_t i = row; i < l->n && strcmp(l->items[i].module, l->items[row].module) == 0; i++) {
+        const oz_arch_tensor *a = &l->items[i];
+        if (strcmp(a->name, t->name) != 0) continue;
+        OZ_NEED(a->n_dims == t->n_dims && memcmp(a->dims, t->dims, (size_t)a->n_dims * sizeof *a->dims) == 0, err, OZ_E_FORMAT, "%s: expected %d dimensions, the first %lld, found %d, the first %lld (%s)",
+                t->name, a->n_dims, (long long)a->dims[0], t->n_dims, t->n_dims ? (long long)t->dims[0] : 0, t->file_name);
+        return OZ_OK;
+    }
+    OZ_FAIL(err, OZ_E_FORMAT, "%s: expected no such tensor of its module, found one (%s)", t->name, t->file_name);
+}
+
+/* All tensors of a module, from where it is taken. */
+static oz_status add_module(oz_convert *c, const source *s, size_t row, oz_scheme *becomes, oz_err *err) {
+    const oz_arch_tensor *a = &s->list.items[row];
+    OZ_NEED(s->first[row] >= 0, err, OZ_E_FORMAT, "%s: not in the checkpoint%s (%s)", a->name, s->tied && a->role == OZ_ROLE_HEAD ? ", which ties it to the embedding" : "", oz_ckpt_path(s->ckpt));
+    bool whole = s->schemes[row].quantized;
+    for (int64_t i = s->first[row]; i >= 0; i = s->next[i]) {
+        const oz_tensor *t = oz_ckpt_at(s->ckpt, (size_t)i);
+        whole = whole || (c->cfg.compressed && strcmp(t->name, a->name) == 0 && is_blocks(a, t));
+    }
+    if (whole) OZ_TRY(add_weight(c, s, row, becomes, err));
+    for (int64_t i = s->first[row]; i >= 0; i = s->next[i]) {
+        const oz_tensor *t = oz_ckpt_at(s->ckpt, (size_t)i);
+        if (whole && !oz_str_ends(t->name, ".bias")) continue;
+        if (s != &c->sources[0]) OZ_TRY(check_dims(s, row, t, err));
+        OZ_TRY(add_dense(c, s, t, err));
+    }
+    return OZ_OK;
+}
+
+/* ---- what is taken from elsewhere ---- */
+
+/* Two rows of the same name in two lists: what one stands for must fit into the other. */
+static oz_status check_fit(const source *base, size_t row, const source *other, size_t at, oz_err *err) {
+    const oz_arch_tensor *a = &base->list.items[row];
+    for (size_t i = row, k = at; i < base->list.n && strcmp(base->list.items[i].module, a->module) == 0; i++, k++) {
+        const oz_arch_tensor *want = &base->list.items[i], *have = k < other->list.n ? &other->list.items[k] : NULL;
+        const bool same = have && strcmp(have->name, want->name) == 0 && have->rows == want->rows && have->cols == want->cols;
+        OZ_NEED(same, err, OZ_E_FORMAT, "%s: expected [%lld, %lld] as in %s, found %s[%lld, %lld] in %s", want->name, (long long)want->rows, (long long)want->cols, oz_ckpt_path(base->ckpt),
+                have ? "" : "nothing, ", have ? (long long)have->rows : 0, have ? (long long)have->cols : 0, oz_ckpt_path(other->ckpt));
+    }
+    return OZ_OK;
+}
+
+static oz_status take_one(oz_convert *c, size_t k, size_t row, size_t *n_hits, oz_err *err) {
+    const source *base = &c->sources[0], *other = &c->sources[k + 1];
+    const oz_arch_tensor *t = &base->list.items[row];
+    const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
+    bool hit;
+    int64_t at;
+    OZ_TRY(oz_pattern_match(&hit, c->cfg.takes[k].pattern, &m, err));
+    if (!hit) return OZ_OK;
+    ++*n_hits;
+    OZ_NEED(!c->source_of[row], err, OZ_E_ARG, "--take: both '%s' and '%s' match %s", c->cfg.takes[c->source_of[row] - 1].pattern, c->cfg.takes[k].pattern, m.name);
+    OZ_NEED(oz_map_get(other->by_name, m.name, strlen(m.name), &at), err, OZ_E_FORMAT, "%s: no such module in %s", m.name, oz_ckpt_path(other->ckpt));
+    c->source_of[row] = k + 1;
+    return check_fit(base, row, other, (size_t)at, err);
+}
+
+static bool is_first_row(const source *s, size_t row) {
+    int64_t first;
+    return oz_map_get(s->by_name, s->list.items[row].module, strlen(s->list.items[row].module), &first) && first == (int64_t)row;
+}
+
+/* Methods that smooth inputs fold the factors into norms: a module taken without its norm computes something else. */
+static void warn_of_norms(const oz_convert *c, size_t k) {
+    const source *base = &c->sources[0], *other = &c->sources[k + 1];
+    size_t differ = 0, first = 0;
+    for (size_t i = 0; i < base->list.n; i++) {
+        const oz_arch_tensor *t = &base->list.items[i];
+        if (t->role != OZ_ROLE_NORM || t->is_bias || c->source_of[i]) continue;
+        const oz_tensor *x = oz_ckpt_find(base->ckpt, t->name), *y = oz_ckpt_find(other->ckpt, t->name);
+        if (!x || !y || oz_dtype_get(x->dtype)->block_elems > 1 || oz_dtype_get(y->dtype)->block_elems > 1) continue;
+        bool same = x->n_dims == 1 && y->n_dims == 1 && x->dims[0] == y->dims[0];
+        for (int64_t e = 0; same && e < x->dims[0]; e++) {
+            float a, b;
+            oz_to_f32(&a, x->dtype, (const uint8_t *)x->data + e * oz_dtype_get(x->dtype)->block_bytes, 1);
+            oz_to_f32(&b, y->dtype, (const uint8_t *)y->data + e * oz_dtype_get(y->dtype)->block_bytes, 1);
+            const float larger = a * a > b * b ? a : b, gap = a - b;
+            same = gap * gap <= larger * larger * 0x1p-14f; /* rounded to 16 bits */
+        }
+        if (!same && differ++ == 0) first = i;
+    }
+    if (differ) oz_log_warn("%s differs between %s and %s, and %zu norm%s in all: where factors of inputs are folded into norms, the modules behind them must be taken along", base->list.items[first].name,
+                            oz_ckpt_path(base->ckpt), oz_ckpt_path(other->ckpt), differ, differ == 1 ? "" : "s");
+}
+
+static oz_status take_all(oz_convert *c, oz_err *err) {
+    const source *base = &c->sources[0];
+    for (size_t k = 0; k < c->cfg.n_takes; k++) {
+        size_t n_hits = 0;
+        for (size_t i = 0; i < base->list.n; i++)
+            if (is_first_row(base, i)) OZ_TRY(take_one(c, k, i, &n_hits, err));
+        OZ_NEED(n_hits, err, OZ_E_ARG, "--take '%s': matches no module of this model", c->cfg.takes[k].pattern);
+        warn_of_norms(c, k);
+    }
+    return OZ_OK;
+}
+
+/* ---- planning ---- */
+
+static oz_status plan_tensors(oz_convert *c, oz_err *err) {
+    const source *base = &c->sources[0];
+    bool *done = oz_alloc_array(base->list.n + 1, sizeof *done);
+    oz_status st = OZ_OK;
+    for (size_t i = 0; i < oz_ckpt_count(base->ckpt) && st == OZ_OK; i++) {
+        const oz_tensor *t = oz_ckpt_at(base->ckpt, i);
+        const bool of_cache = base->kv.quantized && oz_scheme_is_kv(t->name);
+        const int64_t row = of_cache ? -1 : owner(base, t->name);
+        if (of_cache && !c->cfg.compressed) continue; /* scales of a cache that the result's config does not quantize */
+        if (row < 0) st = add_dense(c, base, t, err);
+        else if (!done[row]) {
+            const source *from = &c->sources[c->source_of[row]];
+            int64_t at = row;
+            if (from != base) oz_map_get(from->by_name, base->list.items[row].module, strlen(base->list.items[row].module), &at);
+            st = add_module(c, from, (size_t)at, &c->becomes[row], err);
+            done[row] = true;
+        }
+    }
+    for (size_t i = 0; i < base->list.n && st == OZ_OK; i++) { /* a tied head has no tensor, and may get one */
+        if (!c->source_of[i] || done[i]) continue;
+        const source *from = &c->sources[c->source_of[i]];
+        int64_t at = 0;
+        oz_map_get(from->by_name, base->list.items[i].module, strlen(base->list.items[i].module), &at);
+        st = add_module(c, from, (size_t)at, &c->becomes[i], err);
+    }
+    for (size_t i = 0; i < base->list.n; i++)
+        if (base->tied && c->source_of[i] && base->list.items[i].role == OZ_ROLE_HEAD) json_object_set_new(c->config, "tie_word_embeddings", json_false());
+    oz_free(done);
+    return st;
+}
+
+static void floats_config(json_t *c, oz_dtype to) {
+    json_t *name = json_string(oz_dtype_get(to)->torch);
     if (json_object_get(c, "torch_dtype") || !json_object_get(c, "dtype")) json_object_set(c, "torch_dtype", name);
     if (json_object_get(c, "dtype")) json_object_set(c, "dtype", name);
     json_decref(name);
-    return c;
 }
 
-oz_status oz_convert_new(oz_convert **out, const oz_ckpt *ckpt, oz_dtype to, size_t shard_bytes, oz_err *err) {
+static void found_add(void *arg, bool is_error, const char *text) {
+    oz_log_warn("%s", text);
+    json_array_append_new(arg, json_string(text));
+    (void)is_error;
+}
+
+/* The matrices of the result; one that the architecture does not speak of may be a linear module to a reader. */
+static size_t result_modules(const oz_convert *c, oz_module *modules, oz_scheme *schemes, char **names) {
+    const source *base = &c->sources[0];
+    size_t n = 0, n_names = 0;
+    for (size_t i = 0; i < base->list.n; i++) {
+        const oz_arch_tensor *t = &base->list.items[i];
+        if (is_matrix(t)) modules[n] = (oz_module){t->module, t->class_name, t->rows, t->cols, false}, schemes[n++] = c->becomes[i];
+    }
+    for (size_t i = 0; i < c->n_items; i++) {
+        const oz_tensor *t = c->items[i]->tensor;
+        if (!t || c->items[i]->from != base || t->n_dims != 2 || !oz_str_ends(t->name, ".weight") || owner(base, t->name) >= 0) continue;
+        names[n_names] = oz_strndup(t->name, strlen(t->name) - strlen(".weight"));
+        modules[n] = (oz_module){names[n_names++], "Linear", t->dims[0], t->dims[1], false}, schemes[n++] = OZ_SCHEME_DENSE;
+    }
+    return n;
+}
+
+static oz_status compressed_config(oz_convert *c, oz_err *err) {
+    const size_t room = c->sources[0].list.n + c->n_items + 1;
+    oz_module *modules = oz_alloc_array(room, sizeof *modules);
+    oz_scheme *schemes = oz_alloc_array(room, sizeof *schemes);
+    char **names = oz_alloc_array(room, sizeof *names);
+    const size_t n = result_modules(c, modules, schemes, names);
+    size_t quantized = 0;
+    json_t *warnings = json_array();
+    for (size_t i = 0; i < n; i++) quantized += schemes[i].quantized;
+    json_object_set_new(c->config, "quantization_config", oz_scheme_config(modules, schemes, n, &c->sources[0].kv));
+    if (quantized) oz_scheme_vllm(modules, schemes, n, &(oz_findings){found_add, warnings});
+    json_object_set_new(c->report, "warnings", warnings);
+    for (size_t i = 0; i < room; i++) oz_free(names[i]);
+    oz_free(names);
+    oz_free(modules);
+    oz_free(schemes);
+    OZ_NEED(quantized, err, OZ_E_ARG, "%s: nothing in it is quantized, so it is no compressed-tensors checkpoint; `ounce quantize` makes one", oz_ckpt_path(c->sources[0].ckpt));
+    return OZ_OK;
+}
+
+/* How many modules became what: {from, to, modules}. */
+static void count_modules(oz_convert *c) {
+    json_t *rows = json_array();
+    for (size_t i = 0; i < c->sources[0].list.n; i++) {
+        const oz_arch_tensor *t = &c->sources[0].list.items[i];
+        const source *s = &c->sources[c->source_of[i]];
+        int64_t at;
+        if (!is_matrix(t) || !oz_map_get(s->by_name, t->module, strlen(t->module), &at) || s->first[at] < 0) continue;
+        const oz_tensor *w = oz_ckpt_find(s->ckpt, t->name);
+        const char *to = c->cfg.compressed ? c->becomes[i].quantized ? c->becomes[i].name : "dense" : oz_dtype_get(c->cfg.to)->torch;
+        const char *from = s->schemes[at].quantized ? s->schemes[at].name : w ? oz_dtype_get(w->dtype)->name : "dense";
+        json_t *row = NULL;
+        for (size_t k = 0; k < json_array_size(rows) && !row; k++) {
+            json_t *r = json_array_get(rows, k);
+            if (!strcmp(json_string_value(json_object_get(r, "from")), from) && !strcmp(json_string_value(json_object_get(r, "to")), to)) row = r;
+        }
+        if (row) json_object_set_new(row, "modules", json_integer(json_integer_value(json_object_get(row, "modules")) + 1));
+        else json_array_append_new(rows, json_pack("{s:s, s:s, s:i}", "from", from, "to", to, "modules", 1));
+    }
+    json_object_set_new(c->report, "modules", rows);
+    json_object_set_new(c->report, "tensors", json_integer((json_int_t)c->n_tensors));
+}
+
+static oz_status check_lossy(oz_convert *c, oz_err *err) {
+    char others[64] = "";
+    if (c->n_lossy > 1) snprintf(others, sizeof others, " (the first of %zu modules)", c->n_lossy);
+    json_object_set_new(c->report, "lossy_modules", json_integer((json_int_t)c->n_lossy));
+    if (!c->n_lossy) return OZ_OK;
+    const char *type = oz_dtype_get(oz_arch_dtype(c->config))->torch;
+    OZ_NEED(c->cfg.lossy, err, OZ_E_UNSUPPORTED, "%s%s; --lossy stores such modules as %s", c->lossy, others, type);
+    oz_log_warn("%s%s; stored as %s", c->lossy, others, type);
+    return OZ_OK;
+}
+
+static oz_status plan(oz_convert *c, const oz_ckpt *ckpt, oz_err *err) {
+    const json_t *config = oz_ckpt_config(ckpt);
+    const bool names = c->cfg.compressed || c->cfg.n_takes || scheme_json(config);
+    c->config = json_deep_copy(config);
+    json_object_del(c->config, "quantization_config");
+    json_object_del(c->config, "compression_config"); /* its name before 2024 */
+    json_object_del(json_object_get(c->config, "text_config"), "quantization_config");
+    c->sources = oz_alloc_array(c->cfg.n_takes + 1, sizeof *c->sources);
+    for (; c->n_sources < c->cfg.n_takes + 1; c->n_sources++) {
+        const size_t k = c->n_sources;
+        OZ_TRY(source_open(&c->sources[k], k ? c->cfg.takes[k - 1].other : ckpt, names, err));
+    }
+    const size_t n = c->sources[0].list.n;
+    c->source_of = oz_alloc_array(n + 1, sizeof *c->source_of);
+    c->becomes = oz_alloc_array(n + 1, sizeof *c->becomes);
+    for (size_t i = 0; i < n; i++) c->becomes[i] = OZ_SCHEME_DENSE;
+    OZ_TRY(take_all(c, err));
+    OZ_TRY(plan_tensors(c, err));
+    OZ_TRY(check_lossy(c, err));
+    if (c->cfg.compressed) OZ_TRY(compressed_config(c, err));
+    else floats_config(c->config, c->cfg.to);
+    count_modules(c);
+    return oz_layout_fix(c->layout, err);
+}
+
+oz_status oz_convert_new(oz_convert **out, const oz_ckpt *ckpt, const oz_convert_cfg *cfg, oz_err *err) {
     *out = NULL;
     oz_convert *c = oz_alloc(sizeof *c);
-    const json_t *config = oz_ckpt_config(ckpt);
-    c->ckpt = ckpt;
-    c->to = to;
-    c->layout = oz_layout_new(shard_bytes);
-    c->config = new_config(config, to);
-    oz_status st = OZ_OK;
-    const bool quantized = json_object_get(config, "quantization_config") || json_object_get(config, "compression_config") || json_object_get(json_object_get(config, "text_config"), "quantization_config");
-    if (quantized) st = resolve(c, config, err);
-    if (st == OZ_OK) st = plan_tensors(c, err);
-    if (st == OZ_OK) st = oz_layout_fix(c->layout, err);
+    c->cfg = *cfg;
+    c->layout = oz_layout_new(cfg->shard_bytes);
+    c->report = json_object();
+    oz_status st = plan(c, ckpt, err);
     if (st != OZ_OK) oz_convert_free(&c);
     *out = c;
     return st;
 }
 
-void oz_convert_free(oz_convert **c) {
-    if (!*c) return;
-    for (size_t i = 0; i < (*c)->n_items; i++) oz_free((*c)->items[i].name);
-    oz_free((*c)->items);
-    oz_free((*c)->modules);
-    oz_free((*c)->schemes);
-    oz_arch_list_deinit(&(*c)->list);
-    oz_layout_free(&(*c)->layout);
-    json_decref((*c)->config);
-    oz_free(*c);
-    *c = NULL;
+void oz_convert_free(oz_convert **pc) {
+    oz_convert *c = *pc;
+    if (!c) return;
+    for (size_t i = 0; i < c->n_items; i++) {
+        oz_free(c->items[i]->name);
+        oz_free(c->items[i]);
+    }
+    for (size_t i = 0; c->sources && i <= c->cfg.n_takes; i++) source_close(&c->sources[i]);
+    oz_free(c->items);
+    oz_free(c->sources);
+    oz_free(c->source_of);
+    oz_free(c->becomes);
+    oz_free(c->lossy);
+    oz_layout_free(&c->layout);
+    json_decref(c->config);
+    json_decref(c->report);
+    oz_free(c);
+    *pc = NULL;
 }
 
 const oz_layout *oz_convert_layout(const oz_convert *c) { return c->layout; }
 
-size_t oz_convert_count(const oz_convert *c) { return c->n_items; }
+const json_t *oz_convert_report(const oz_convert *c) { return c->report; }
 
 /* ---- running ---- */
+
 static void fill_module(void *arg, float *dst, int64_t begin, int64_t n) {
     const item *it = arg;
     for (int64_t r = begin / it->row; r < (begin + n) / it->row; r++, dst += it->row) oz_weight_row(dst, &it->weight, r, 0, it->row);
@@ -173,31 +538,27 @@ static void fill_interleaved(void *arg, float *dst, int64_t begin, int64_t n) {
     }
 }
 
-static oz_status write_item(oz_convert *c, item *it, oz_stream *s, oz_err *err) {
+static oz_status write_item(item *it, oz_stream *s, oz_err *err) {
     const oz_tensor *t = it->tensor;
-    oz_status st;
-    if (!t)
-        st = oz_stream_put(s, it->name, c->to, it->n_values, it->row, fill_module, it, err);
-    else if (t->dtype == c->to && !t->rope_heads)
-        st = oz_stream_copy(s, it->name, t->data, t->n_bytes, err);
-    else
-        st = oz_stream_put(s, it->name, c->to, it->n_values, it->row, t->rope_heads ? fill_interleaved : fill_dense, it, err);
-    if (t)
-        oz_ckpt_drop(c->ckpt, t);
-    else
-        oz_scheme_drop(c->ckpt, it->module);
+    oz_status st = OZ_OK;
+    switch (it->kind) {
+    case BYTES: st = oz_stream_copy(s, it->name, t->data, t->n_bytes, err); break;
+    case FLOATS: st = oz_stream_put(s, it->name, it->to, it->n_values, it->row, t->rope_heads ? fill_interleaved : fill_dense, it, err); break;
+    case MODULE_FLOATS: st = oz_stream_put(s, it->name, it->to, it->n_values, it->row, fill_module, it, err); break;
+    case MODULE_MADE: st = oz_recode_write(s, &it->recode, it->from->ckpt, &it->module, err); break;
+    }
+    if (t) oz_ckpt_drop(it->from->ckpt, t);
+    else oz_scheme_drop(it->from->ckpt, &it->module);
     return st;
 }
 
 static oz_status write_tensors(oz_convert *c, const char *dir, oz_pool *pool, oz_err *err) {
     oz_writer *w;
     OZ_TRY(oz_writer_open(&w, c->layout, dir, err));
-    int64_t total = 0;
-    for (size_t i = 0; i < c->n_items; i++) total += c->items[i].n_values * oz_dtype_get(c->to)->block_bytes;
     oz_stream s;
-    oz_stream_init(&s, w, pool, "converting", total);
+    oz_stream_init(&s, w, pool, "converting", (int64_t)c->n_bytes);
     oz_status st = OZ_OK;
-    for (size_t i = 0; i < c->n_items && st == OZ_OK; i++) st = write_item(c, &c->items[i], &s, err);
+    for (size_t i = 0; i < c->n_items && st == OZ_OK; i++) st = write_item(c->items[i], &s, err);
     oz_stream_deinit(&s);
     if (st == OZ_OK) st = oz_writer_finish(w, err);
     oz_writer_close(&w);
@@ -207,7 +568,7 @@ static oz_status write_tensors(oz_convert *c, const char *dir, oz_pool *pool, oz
 oz_status oz_convert_run(oz_convert *c, const char *target, bool force, oz_pool *pool, oz_err *err) {
     oz_outdir *dir;
     OZ_TRY(oz_outdir_open(&dir, target, force, err));
-    oz_status st = oz_ckpt_copy_side_files(c->ckpt, oz_outdir_path(dir), err);
+    oz_status st = oz_ckpt_copy_side_files(c->sources[0].ckpt, oz_outdir_path(dir), err);
     if (st == OZ_OK) st = oz_config_write(c->config, oz_outdir_path(dir), err);
     if (st == OZ_OK) st = write_tensors(c, oz_outdir_path(dir), pool, err);
     if (st == OZ_OK) st = oz_outdir_commit(dir, err);

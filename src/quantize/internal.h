@@ -63,6 +63,13 @@ oz_status oz_stream_made(oz_stream *s, const oz_module *m, const oz_scheme *sche
 /* The same of values, rounded to nearest. fill is asked for whole rows. OZ_E_FORMAT: a value that cannot be
  * quantized; the message names row and column. */
 oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, oz_fill_fn *fill, void *arg, oz_err *err);
+/* ---- other families in compressed-tensors (recode.c) ---- */
+bool oz_scheme_is_native(const oz_scheme *s); /* of compressed-tensors itself */
+typedef struct oz_recode { const oz_scheme *from; const oz_weight *weight; oz_scheme to; oz_dtype scale_dtype; const int32_t *g_idx; } oz_recode;
+/* from: another family's scheme, or dense and w of GGUF's blocks; both outlive the result. Returns NULL, or why there is no form without loss. Reads all of w's zero points or scales. */
+const char *oz_recode_plan(oz_recode *out, const oz_scheme *from, const oz_weight *w);
+oz_status oz_recode_write(oz_stream *s, const oz_recode *r, const oz_ckpt *c, const oz_module *m, oz_err *err);
+
 /* A tensor as it is. */
 oz_status oz_stream_copy(oz_stream *s, const char *name, const void *data, size_t n_bytes, oz_err *err);
 

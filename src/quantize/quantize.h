@@ -8,14 +8,24 @@
 #include "scheme/scheme.h"
 #include "text/text.h"
 
-/* ---- convert: any checkpoint as plain floats ----
- * Each value is dequantized in f32 and rounded once to the new type; config.json loses its quantization_config. */
+/* ---- convert: any checkpoint as plain floats, or as compressed-tensors without a loss; and hybrids ----
+ * Floats: each value is dequantized in f32 and rounded once to the new type; config.json loses its quantization_config.
+ * compressed-tensors: modules that are stored so keep their tensors to the byte; those of other families and GGUF's blocks keep codes and scales in another layout (recode.c). What is dense stays as it
+ * is; out of a GGUF in a type that holds every value. */
 typedef struct oz_convert oz_convert;
-/* to: F32, F16 or BF16. ckpt must outlive the conversion. shard_bytes 0: no limit. */
-oz_status oz_convert_new(oz_convert **out, const oz_ckpt *ckpt, oz_dtype to, size_t shard_bytes, oz_err *err);
+typedef struct oz_convert_take { const char *pattern; const oz_ckpt *other; } oz_convert_take; /* modules that match, norms too, come from other, whole; no two patterns match one */
+typedef struct oz_convert_cfg {
+    bool compressed;
+    oz_dtype to;        /* of floats: F32, F16 or BF16 */
+    bool lossy;         /* compressed: a module without a form of its own becomes floats of the model's type, and so do a GGUF's other blocks; else it is an error */
+    const oz_convert_take *takes; size_t n_takes;
+    size_t shard_bytes; /* 0: no limit */
+} oz_convert_cfg;
+/* ckpt and what cfg points to must outlive the conversion. */
+oz_status oz_convert_new(oz_convert **out, const oz_ckpt *ckpt, const oz_convert_cfg *cfg, oz_err *err);
 void oz_convert_free(oz_convert **c);
 const oz_layout *oz_convert_layout(const oz_convert *c);
-size_t oz_convert_count(const oz_convert *c); /* tensors that are written */
+const json_t *oz_convert_report(const oz_convert *c); /* tensors, modules: [{from, to, modules}], lossy_modules; compressed: warnings, what vLLM will not run */
 /* Memory: some chunks of a few MB, whatever the size of the model. */
 oz_status oz_convert_run(oz_convert *c, const char *target, bool force, oz_pool *pool, oz_err *err);
 

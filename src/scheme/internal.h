@@ -14,6 +14,8 @@ typedef enum oz_hit { OZ_HIT_NAME, OZ_HIT_REGEX, OZ_HIT_CLASS, OZ_HIT_NONE } oz_
 
 oz_status oz_pattern_init(oz_pattern *p, const char *text, oz_err *err);
 void oz_pattern_deinit(oz_pattern *p);
+/* The layer that vLLM and others fuse a linear module's last name into ("q_proj": "qkv_proj"); NULL: none. */
+const char *oz_fused_name(const char *last);
 oz_status oz_pattern_hit(oz_hit *out, const oz_pattern *p, const oz_module *m, oz_err *err);
 
 /* ---- QuantizationArgs (args.c) ---- */
@@ -85,7 +87,5 @@ const oz_family *oz_family_find(const char *method);
 
 oz_status oz_groups_read(oz_config *c, oz_err *err);
 oz_status oz_groups_module(oz_scheme *out, oz_config *c, const oz_module *m, oz_err *err);
-oz_codec oz_codec_packed(int bits); /* of integers as pack-quantized stores them */
-const char *oz_scheme_display(const oz_scheme *s);
 
 #endif

@@ -19,6 +19,13 @@ static const struct { const char *fused, *parts[3]; } FUSED[] = {
     {"in_proj_ba", {"in_proj_b", "in_proj_a", NULL}},
 };
 
+const char *oz_fused_name(const char *last) {
+    for (size_t i = 0; i < sizeof FUSED / sizeof *FUSED; i++)
+        for (int k = 0; k < 3 && FUSED[i].parts[k]; k++)
+            if (strcmp(FUSED[i].parts[k], last) == 0) return FUSED[i].fused;
+    return NULL;
+}
+
 oz_status oz_pattern_init(oz_pattern *p, const char *text, oz_err *err) {
     *p = (oz_pattern){.text = text};
     if (!oz_str_starts(text, "re:")) return OZ_OK;

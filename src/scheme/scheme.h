@@ -40,6 +40,9 @@ typedef struct oz_scheme {
     const char *group, *pattern; /* of the config (borrowed): whose target decided; group NULL: the entry of `ignore` that did */
 } oz_scheme;
 extern const oz_scheme OZ_SCHEME_DENSE;
+oz_codec oz_codec_packed(int bits); /* of integers of 2..8 bits as pack-quantized stores them */
+const char *oz_scheme_display(const oz_scheme *s); /* a name for people; a preset's where one has this meaning */
+bool oz_scheme_same(const oz_scheme *a, const oz_scheme *b); /* stored and run alike */
 
 /* The presets of `ounce quantize --scheme`: a table. Names are case-insensitive. */
 typedef struct oz_preset { oz_scheme scheme; const char *help; bool takes_group_size; } oz_preset;
@@ -67,6 +70,9 @@ bool oz_scheme_is_kv(const char *tensor); /* a name that scales of the cache hav
 /* quantization_config for writing: modules[n] (all that are linear, and embeddings) under schemes[n], of compressed-tensors. Read back it gives the same schemes. Dense linear
  * ones are named in `ignore`. kv NULL: the cache is not quantized. New reference. */
 json_t *oz_scheme_config(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_kv_scheme *kv);
+
+/* What of a config written so vLLM refuses or misreads (formats.md sections 4.2, 4.3, 5.1): warnings, one for each kind of thing, with the first module and how many there are. */
+void oz_scheme_vllm(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_findings *f);
 
 /* The tensors that a module under a scheme is stored as. */
 typedef enum oz_part_kind { OZ_PART_CODES, OZ_PART_SCALE, OZ_PART_SHAPE, OZ_PART_ZERO, OZ_PART_G_IDX, OZ_PART_DIVISOR, OZ_PART_INPUT_SCALE, OZ_PART_INPUT_ZERO } oz_part_kind;

@@ -11,7 +11,7 @@
 /* The versions whose layouts are written: before 0.18, fields of 3, 5, 6 and 7 bits did not cross words. */
 static const char VERSION[] = "0.18.0", VERSION_WORDS[] = "0.17.1";
 
-typedef struct group { const oz_scheme *scheme; oz_args weights, acts; json_t *targets; } group;
+typedef struct group { const oz_scheme *scheme; json_t *targets; } group;
 
 typedef struct writing {
     const oz_module *modules;
@@ -43,23 +43,28 @@ static oz_args acts_of(const oz_scheme *s) {
     return s->act == OZ_ACT_NONE ? (oz_args){0} : a;
 }
 
+bool oz_scheme_same(const oz_scheme *a, const oz_scheme *b) {
+    if (!a->quantized || !b->quantized) return a->quantized == b->quantized;
+    const oz_args wa = weights_of(a), wb = weights_of(b), aa = acts_of(a), ab = acts_of(b);
+    return oz_args_equal(&wa, &wb) && oz_args_equal(&aa, &ab) && strcmp(a->format, b->format) == 0;
+}
+
 static size_t group_of(writing *w, const oz_scheme *s) {
-    const group g = {.scheme = s, .weights = weights_of(s), .acts = acts_of(s)};
     for (size_t i = 0; i < w->n_groups; i++)
-        if (oz_args_equal(&w->groups[i].weights, &g.weights) && oz_args_equal(&w->groups[i].acts, &g.acts) && strcmp(w->groups[i].scheme->format, s->format) == 0) return i;
+        if (oz_scheme_same(w->groups[i].scheme, s)) return i;
     oz_grow((void **)&w->groups, &w->cap_groups, w->n_groups + 1, sizeof *w->groups);
-    w->groups[w->n_groups] = g;
-    w->groups[w->n_groups].targets = json_array();
+    w->groups[w->n_groups] = (group){s, json_array()};
     return w->n_groups++;
 }
 
-static json_t *group_json(group *g) {
+static json_t *group_json(const group *g) {
+    const oz_args weights = weights_of(g->scheme), acts = acts_of(g->scheme);
     json_t *o = json_object();
     json_object_set_new(o, "format", json_string(g->scheme->format));
-    json_object_set_new(o, "input_activations", oz_args_write(&g->acts));
+    json_object_set_new(o, "input_activations", oz_args_write(&acts));
     json_object_set_new(o, "output_activations", json_null());
     json_object_set_new(o, "targets", g->targets);
-    json_object_set_new(o, "weights", oz_args_write(&g->weights));
+    json_object_set_new(o, "weights", oz_args_write(&weights));
     return o;
 }
 

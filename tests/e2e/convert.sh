@@ -9,8 +9,8 @@ END
 
 # ---- convert ----
 fails 'convert: no target' 2 'error: --output: say where to write' $OUNCE convert $G/llama.gguf --to bf16
-fails 'convert: no type' 2 'error: --to: say what the weights become: bf16|f32' $OUNCE convert $G/llama.gguf -o "$T/x"
-fails 'convert: a type that is none' 2 'must be one of bf16|f32, found q4' $OUNCE convert $G/llama.gguf -o "$T/x" --to q4
+fails 'convert: no type' 2 'error: --to: say what the weights become: bf16|f32|compressed-tensors' $OUNCE convert $G/llama.gguf -o "$T/x"
+fails 'convert: a type that is none' 2 'must be one of bf16|f32|compressed-tensors, found q4' $OUNCE convert $G/llama.gguf -o "$T/x" --to q4
 fails 'convert: a size that is none' 2 'max-shard-size: must be a number of bytes' $OUNCE convert $G/llama.gguf -o "$T/x" --to bf16 --max-shard-size 5XB
 fails 'convert: no such model' 1 'nowhere' $OUNCE convert nowhere -o "$T/x" --to bf16
 fails 'convert: a damaged GGUF' 1 'expected the magic' $OUNCE convert $G/bad/magic.gguf -o "$T/x" --to bf16

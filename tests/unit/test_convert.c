@@ -37,7 +37,7 @@ static void convert(const char *from, const char *to_name, oz_dtype to, size_t s
     oz_convert *c;
     oz_pool *pool = oz_pool_new(threads);
     char *target = in_dir(to_name);
-    ok(oz_convert_new(&c, in, to, shard_bytes, &err), &err);
+    ok(oz_convert_new(&c, in, &(oz_convert_cfg){.to = to, .shard_bytes = shard_bytes}, &err), &err);
     ok(oz_convert_run(c, target, false, pool, &err), &err);
     for (size_t i = 0; i < oz_layout_file_count(oz_convert_layout(c)); i++) { /* the sizes that a dry run promises */
         size_t n_bytes;
@@ -172,7 +172,7 @@ static void test_existing_target(void **state) {
     oz_convert *c;
     oz_pool *pool = oz_pool_new(1);
     char *target = in_dir("bf16"), *file = oz_path_join(target, "config.json");
-    ok(oz_convert_new(&c, in, OZ_DTYPE_F32, 0, &err), &err);
+    ok(oz_convert_new(&c, in, &(oz_convert_cfg){.to = OZ_DTYPE_F32}, &err), &err);
     assert_int_not_equal(oz_convert_run(c, target, false, pool, &err), OZ_OK);
     assert_non_null(strstr(err.msg, target));
     oz_err_clear(&err);
@@ -344,7 +344,7 @@ static void test_codes_without_scheme(void **state) {
     ok(oz_file_write_atomic(config, "{}", 2, &err), &err);
     oz_ckpt *c = open_ckpt(path);
     oz_convert *conv;
-    assert_int_equal(oz_convert_new(&conv, c, OZ_DTYPE_BF16, 0, &err), OZ_E_FORMAT);
+    assert_int_equal(oz_convert_new(&conv, c, &(oz_convert_cfg){.to = OZ_DTYPE_BF16}, &err), OZ_E_FORMAT);
     assert_null(conv);
     assert_non_null(strstr(err.msg, "model.layers.0.mlp.up_proj.weight: expected floats"));
     oz_ckpt_close(&c);
