@@ -229,8 +229,8 @@ static json_t *quantization(const json_t *config, const oz_cli_parts *p) {
 /* ---- memory ---- */
 
 /* Weights and cache of sequences of some lengths, in `limit` bytes. */
-static json_t *memory(const oz_arch_info *a, size_t weights, double limit) {
-    const double kv = (double)a->kv_values_tok * sizeof(float), slot = (double)a->slot_values * sizeof(float);
+static json_t *memory(const oz_arch_info *a, const oz_kv_size *k, size_t weights, double limit) {
+    const double kv = (double)k->bytes_tok, slot = (double)k->slot_bytes;
     json_t *rows = json_array();
     int64_t lens[8], n = 0;
     for (int64_t len = 1024; len < a->max_len && n < 7; len *= 4) lens[n++] = len;
@@ -242,7 +242,13 @@ static json_t *memory(const oz_arch_info *a, size_t weights, double limit) {
     }
     json_t *out = json_pack("{s:I s:I s:I s:o}", "limit_bytes", (json_int_t)limit, "weight_bytes", (json_int_t)weights, "kv_bytes_tok", (json_int_t)kv, "contexts", rows);
     if (slot > 0) json_object_set_new(out, "slot_bytes", json_integer((json_int_t)slot));
-    if (a->latent_values_tok) json_object_set_new(out, "latent_bytes_tok", json_integer((json_int_t)(a->latent_values_tok * (int64_t)sizeof(float))));
+    if (k->n_latent) {
+        json_object_set_new(out, "latent_bytes_tok", json_integer((json_int_t)k->latent_bytes_tok));
+        json_object_set_new(out, "expanded_bytes_tok", json_integer((json_int_t)k->expanded_bytes_tok));
+        json_object_set_new(out, "latent_layers", json_integer((json_int_t)k->n_latent));
+        json_object_set_new(out, "expanded_layers", json_integer((json_int_t)k->n_expanded));
+        if (k->n_expanded) json_object_set_new(out, "expanded_by", oz_json_text(k->expanded));
+    }
     return out;
 }
 
@@ -278,7 +284,8 @@ json_t *oz_cli_inspect_facts(const oz_cli_inspect *in, const oz_cli_parts *p) {
                             (json_int_t)oz_ckpt_bytes(in->ckpt), "files", files(in->ckpt), "architecture", architecture(config, &info, &known));
     classes(doc, p, &info);
     json_object_set_new(doc, "quantization", quantization(config, p));
-    if (known) json_object_set_new(doc, "memory", memory(&info, oz_ckpt_bytes(in->ckpt), in->limit_bytes));
+    oz_kv_size kv;
+    if (known && oz_kv_size_of(&kv, in->ckpt, &oz_cli_pass_over, NULL) == OZ_OK) json_object_set_new(doc, "memory", memory(&info, &kv, oz_ckpt_bytes(in->ckpt), in->limit_bytes));
     json_object_set_new(doc, "run", in->refusal ? json_pack("{s:b s:o}", "ok", false, "error", oz_json_text(in->refusal)) : json_pack("{s:b}", "ok", true));
     return doc;
 }

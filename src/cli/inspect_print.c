@@ -136,10 +136,12 @@ static void memory_print(const json_t *m) {
     size_t i;
     const json_t *r;
     if (!m) return;
-    const long long kv = int_of(m, "kv_bytes_tok"), slot = int_of(m, "slot_bytes"), latent = int_of(m, "latent_bytes_tok");
+    const long long kv = int_of(m, "kv_bytes_tok"), slot = int_of(m, "slot_bytes"), latent = int_of(m, "latent_bytes_tok"), expanded = int_of(m, "expanded_bytes_tok");
     printf("\nKV cache: %s bytes a token in f32, as it is run here; %s in 16 bits", grouped(kv).text, grouped(kv / 2).text);
-    if (latent) printf("; as latents %s and %s", grouped(latent).text, grouped(latent / 2).text);
+    if (latent) printf("; as latents %s, expanded %s, in f32", grouped(latent).text, grouped(expanded).text);
     if (slot) printf("; %s bytes a sequence besides", grouped(slot).text);
+    if (int_of(m, "expanded_layers"))
+        printf("\n%lld of %lld layers keep what is expanded of their latents: a quantized kv_b_proj cannot be absorbed, %s", int_of(m, "expanded_layers"), int_of(m, "latent_layers"), str_of(m, "expanded_by"));
     printf("\n%12s %18s %18s %14s in %.3g GB\n", "tokens", "cache", "with weights", "sequences", (double)int_of(m, "limit_bytes") / 1e9);
     json_array_foreach(json_object_get(m, "contexts"), i, r)
         printf("%12s %18s %18s %14s\n", grouped(int_of(r, "tokens")).text, grouped(int_of(r, "state_bytes")).text, grouped(int_of(r, "bytes")).text, grouped(int_of(r, "sequences")).text);

@@ -117,8 +117,24 @@ typedef struct oz_cpu_dev {
     oz_pool *pool;
     oz_slab *slabs;
     const oz_batch *batch; /* of the call that runs */
+    bool deterministic;    /* latent attention is always absorbed: all else is the same either way */
     uint8_t *gathered; size_t gathered_bytes; /* a thread: inputs in a weight's order */
 } oz_cpu_dev;
 static inline oz_cpu_dev *oz_cpu(oz_dev *d) { return (oz_cpu_dev *)d; }
+
+/* A call's work cut into n items over the pool, or run here where it is not worth waking a thread: work_each element operations an item (cpu_ops.c). */
+void oz_cpu_split(oz_dev *d, int64_t n, int64_t work_each, oz_pool_fn *fn, void *arg);
+void oz_cpu_linear(oz_dev *d, const oz_linear_args *a);
+void oz_cpu_quantize(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
+void oz_cpu_attend(oz_dev *d, const oz_attn_args *a, const oz_seg *segs, int64_t n_segs); /* of these segments alone */
+void oz_cpu_mla_write(oz_dev *d, const oz_kv *kv, const oz_mla_args *a); /* cpu_latent.c */
+void oz_cpu_latent(oz_dev *d, const oz_latent_args *a);
+/* Where head h of a position lies in the cache: a row, of head_dim or v_dim values. */
+static inline int64_t oz_kv_at(const oz_kv *kv, const oz_seg *s, int64_t pos, int64_t h) {
+    return (s->blocks[pos / OZ_KV_BLOCK] * kv->n_heads_kv + h) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK;
+}
+/* Values, and the distance between their rows. */
+static inline const float *oz_kv_v(const oz_kv *kv) { return kv->v ? kv->v : kv->k; }
+static inline int64_t oz_kv_v_ld(const oz_kv *kv) { return kv->v ? kv->v_dim : kv->head_dim; }
 
 #endif

@@ -13,6 +13,7 @@ static oz_status cpu_open(oz_dev **out, const oz_dev_cfg *cfg, const char *suffi
         oz_free(d);
         return st;
     }
+    d->deterministic = cfg->deterministic;
     d->pool = oz_pool_new(cfg->threads);
     const int threads = oz_pool_threads(d->pool);
     d->head = (oz_dev){.backend = &oz_cpu_backend, .ops = &oz_cpu_ops, .threads = threads};

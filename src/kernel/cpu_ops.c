@@ -10,9 +10,11 @@
 enum {
     INLINE_WORK = 1 << 15, /* element operations; some microseconds */
     ATTN_ROWS = 48,        /* queries times heads of a KV head in one item of attention */
+    ATTN_HEADS = 8,        /* heads of an item, where all share one KV head */
+    LATENT_ROOM = 256 << 20
 };
 
-static void split(oz_dev *d, int64_t n, int64_t work_each, oz_pool_fn *fn, void *arg) {
+void oz_cpu_split(oz_dev *d, int64_t n, int64_t work_each, oz_pool_fn *fn, void *arg) {
     if (n <= 0) return;
     if (n == 1 || n * work_each <= INLINE_WORK) {
         fn(arg, 0, 0, n);
@@ -76,7 +78,7 @@ static const oz_cpu_packed *packed(const oz_packed *p) { return (const oz_cpu_pa
 
 static void embed(oz_dev *d, float *y, int64_t ld, const oz_packed *w) {
     row_job j = {.d = d, .y = y, .ld_y = ld, .w = packed(w), .ids = oz_cpu(d)->batch->ids};
-    split(d, oz_cpu(d)->batch->n_tok, w->cols, embed_rows, &j);
+    oz_cpu_split(d, oz_cpu(d)->batch->n_tok, w->cols, embed_rows, &j);
 }
 
 static void norm_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -91,7 +93,7 @@ static void norm_rows(void *arg, int thread, int64_t begin, int64_t end) {
 static void norm(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, const float *w, int64_t n_tok, int64_t n_vec,
                  int64_t dim, float eps) {
     row_job j = {.d = d, .y = y, .ld_y = ld_y, .x = x, .ld_x = ld_x, .x2 = w, .n = dim, .n_vec = n_vec, .eps = eps};
-    split(d, n_tok, n_vec * dim, norm_rows, &j);
+    oz_cpu_split(d, n_tok, n_vec * dim, norm_rows, &j);
 }
 
 static void quantize_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -109,9 +111,9 @@ static void quantize_rows(void *arg, int thread, int64_t begin, int64_t end) {
     }
 }
 
-static void quantize(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
+void oz_cpu_quantize(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
     row_job j = {.d = d, .q = y, .x = x, .ld_x = ld_x, .n = n};
-    split(d, n_tok, 4 * n, quantize_rows, &j);
+    oz_cpu_split(d, n_tok, 4 * n, quantize_rows, &j);
 }
 
 static void round_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -121,7 +123,7 @@ static void round_rows(void *arg, int thread, int64_t begin, int64_t end) {
 
 static void round_all(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n, const oz_round *q) {
     row_job j = {.d = d, .y = y, .ld_y = ld_y, .x = x, .ld_x = ld_x, .n = n, .round = q};
-    split(d, n_tok, 8 * n, round_rows, &j);
+    oz_cpu_split(d, n_tok, 8 * n, round_rows, &j);
 }
 
 static void row_amax(oz_dev *d, float *amax, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
@@ -147,7 +149,7 @@ static void quantize_by_rows(void *arg, int thread, int64_t begin, int64_t end) 
 
 static void quantize_by(oz_dev *d, const oz_rows *y, const float *amax, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
     row_job j = {.d = d, .q = y, .x = x, .ld_x = ld_x, .x2 = amax, .n = n};
-    split(d, n_tok, 8 * n, quantize_by_rows, &j);
+    oz_cpu_split(d, n_tok, 8 * n, quantize_by_rows, &j);
 }
 
 static void silu_mul_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -159,7 +161,7 @@ static void silu_mul_rows(void *arg, int thread, int64_t begin, int64_t end) {
 
 static void silu_mul(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n) {
     row_job j = {.d = d, .y = y, .ld_y = ld_y, .x = gate, .x2 = up, .ld_x = ld_x, .n = n};
-    split(d, n_tok, 4 * n, silu_mul_rows, &j);
+    oz_cpu_split(d, n_tok, 4 * n, silu_mul_rows, &j);
 }
 
 static void gelu_mul_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -169,7 +171,7 @@ static void gelu_mul_rows(void *arg, int thread, int64_t begin, int64_t end) {
 
 static void gelu_mul(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n) {
     row_job j = {.d = d, .y = y, .ld_y = ld_y, .x = gate, .x2 = up, .ld_x = ld_x, .n = n};
-    split(d, n_tok, 4 * n, gelu_mul_rows, &j);
+    oz_cpu_split(d, n_tok, 4 * n, gelu_mul_rows, &j);
 }
 
 static void scale_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -179,7 +181,7 @@ static void scale_rows(void *arg, int thread, int64_t begin, int64_t end) {
 
 static void scale(oz_dev *d, float *x, int64_t ld, int64_t n_tok, int64_t n, float factor) {
     row_job j = {.d = d, .y = x, .ld_y = ld, .n = n, .factor = factor};
-    split(d, n_tok, n, scale_rows, &j);
+    oz_cpu_split(d, n_tok, n, scale_rows, &j);
 }
 
 static void softcap_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -189,7 +191,7 @@ static void softcap_rows(void *arg, int thread, int64_t begin, int64_t end) {
 
 static void softcap(oz_dev *d, float *x, int64_t ld, int64_t n_tok, int64_t n, float cap) {
     row_job j = {.d = d, .y = x, .ld_y = ld, .n = n, .factor = cap};
-    split(d, n_tok, 4 * n, softcap_rows, &j);
+    oz_cpu_split(d, n_tok, 4 * n, softcap_rows, &j);
 }
 
 static void add_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -199,7 +201,7 @@ static void add_rows(void *arg, int thread, int64_t begin, int64_t end) {
 
 static void add(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
     row_job j = {.d = d, .y = y, .ld_y = ld_y, .x = x, .ld_x = ld_x, .n = n};
-    split(d, n_tok, n, add_rows, &j);
+    oz_cpu_split(d, n_tok, n, add_rows, &j);
 }
 
 static void gather(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t row0, int64_t n_rows, int64_t n) {
@@ -247,14 +249,14 @@ static void linear_panels(void *arg, int thread, int64_t begin, int64_t end) {
     }
 }
 
-static void linear(oz_dev *d, const oz_linear_args *a) {
+void oz_cpu_linear(oz_dev *d, const oz_linear_args *a) {
     int64_t n_panels = 0, work = 0;
     for (int i = 0; i < a->n_parts; i++) {
         n_panels += packed(a->parts[i])->n_panels;
         work += a->parts[i]->rows * a->parts[i]->cols;
     }
     linear_job j = {d, a};
-    if (a->n_tok > 0) split(d, n_panels, work * a->n_tok / n_panels, linear_panels, &j);
+    if (a->n_tok > 0) oz_cpu_split(d, n_panels, work * a->n_tok / n_panels, linear_panels, &j);
 }
 
 /* ---- rope and the KV cache ---- */
@@ -284,7 +286,7 @@ static void rope_table(oz_dev *d, float *cos, float *sin, const float *inv_freq,
     const oz_seg *segs = oz_cpu(d)->batch->segs;
     for (int64_t s = 0; s < oz_cpu(d)->batch->n_segs; s++) {
         rope_job j = {.cos = cos, .sin = sin, .inv_freq = inv_freq, .half = half, .pos0 = segs[s].pos0, .tok0 = segs[s].tok0, .factor = factor};
-        split(d, segs[s].n_tok, 64 * half, rope_table_rows, &j);
+        oz_cpu_split(d, segs[s].n_tok, 64 * half, rope_table_rows, &j);
     }
 }
 
@@ -301,21 +303,16 @@ static void rope(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_
                  int64_t n_tok) {
     rope_job j = {.d = d, .x = x, .cos = (float *)(uintptr_t)cos, .sin = (float *)(uintptr_t)sin, .ld = ld, .n_heads = n_heads,
                   .head_dim = head_dim, .half = half, .turn = oz_cpu(d)->table.rope};
-    split(d, n_tok, n_heads * half * 2, rope_rows, &j);
+    oz_cpu_split(d, n_tok, n_heads * half * 2, rope_rows, &j);
 }
 
 static void rope_pairs(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok) {
     rope_job j = {.d = d, .x = x, .cos = (float *)(uintptr_t)cos, .sin = (float *)(uintptr_t)sin, .ld = ld, .n_heads = n_heads, .head_dim = head_dim, .half = half,
                   .turn = oz_cpu(d)->table.rope_pairs};
-    split(d, n_tok, n_heads * half * 2, rope_rows, &j);
+    oz_cpu_split(d, n_tok, n_heads * half * 2, rope_rows, &j);
 }
 
-typedef struct kv_job { const oz_kv *kv; const oz_seg *seg; const float *k, *v; int64_t ld; const oz_mla_args *mla; } kv_job;
-
-/* Where head h of a position lies in the cache: a row, of head_dim or v_dim values. */
-static int64_t kv_row(const kv_job *j, int64_t pos, int64_t h) {
-    return (j->seg->blocks[pos / OZ_KV_BLOCK] * j->kv->n_heads_kv + h) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK;
-}
+typedef struct kv_job { const oz_kv *kv; const oz_seg *seg; const float *k, *v; int64_t ld; } kv_job;
 
 static void kv_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const kv_job *j = arg;
@@ -324,34 +321,10 @@ static void kv_rows(void *arg, int thread, int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; t++) {
         const int64_t row = (j->seg->tok0 + t) * j->ld;
         for (int64_t h = 0; h < kv->n_heads_kv; h++) {
-            const int64_t at = kv_row(j, j->seg->pos0 + t, h);
+            const int64_t at = oz_kv_at(kv, j->seg, j->seg->pos0 + t, h);
             memcpy(kv->k + at * hd, j->k + row + h * hd, (size_t)hd * sizeof *j->k);
-            memcpy(kv->v + at * vd, j->v + row + h * vd, (size_t)vd * sizeof *j->v);
+            if (kv->v) memcpy(kv->v + at * vd, j->v + row + h * vd, (size_t)vd * sizeof *j->v);
         }
-    }
-}
-
-static void mla_rows(void *arg, int thread, int64_t begin, int64_t end) {
-    const kv_job *j = arg;
-    const oz_kv *kv = j->kv;
-    const oz_mla_args *a = j->mla;
-    const int64_t hd = kv->head_dim, own = hd - a->n_rope, vd = kv->v_dim;
-    for (int64_t t = begin; t < end; t++) {
-        const float *from = a->heads + (j->seg->tok0 + t) * a->ld_heads, *shared = a->rope + (j->seg->tok0 + t) * a->ld_rope;
-        for (int64_t h = 0; h < kv->n_heads_kv; h++, from += own + vd) {
-            const int64_t at = kv_row(j, j->seg->pos0 + t, h);
-            memcpy(kv->k + at * hd, from, (size_t)own * sizeof *from);
-            memcpy(kv->k + at * hd + own, shared, (size_t)a->n_rope * sizeof *from);
-            memcpy(kv->v + at * vd, from + own, (size_t)vd * sizeof *from);
-        }
-    }
-}
-
-static void mla_write(oz_dev *d, const oz_kv *kv, const oz_mla_args *a) {
-    const oz_batch *b = oz_cpu(d)->batch;
-    for (const oz_seg *s = b->segs; s < b->segs + b->n_segs; s++) {
-        kv_job j = {.kv = kv, .seg = s, .mla = a};
-        split(d, s->n_tok, 2 * kv->n_heads_kv * kv->head_dim, mla_rows, &j);
     }
 }
 
@@ -359,48 +332,62 @@ static void kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v,
     const oz_batch *b = oz_cpu(d)->batch;
     for (const oz_seg *s = b->segs; s < b->segs + b->n_segs; s++) {
         kv_job j = {.kv = kv, .seg = s, .k = k, .v = v, .ld = ld};
-        split(d, s->n_tok, 2 * kv->n_heads_kv * kv->head_dim, kv_rows, &j);
+        oz_cpu_split(d, s->n_tok, 2 * kv->n_heads_kv * kv->head_dim, kv_rows, &j);
     }
 }
 
 /* ---- attention ---- */
 
-/* Items are (segment, run of queries, KV head), numbered from the last queries back: late positions cost most, so threads take them
- * first, one at a time from a shared counter. */
+/* Items are (segment, run of queries, KV head or a part of the heads of the only one), numbered from the last queries back: late positions cost most, so
+ * threads take them first, one at a time from a shared counter. */
 typedef struct attn_job {
     oz_dev *d;
     const oz_attn_args *a;
-    const oz_batch *batch;
-    int64_t tok_item; /* queries an item */
+    const oz_seg *segs; int64_t n_segs;
+    int64_t tok_item, n_parts, heads_item; /* queries an item; items side by side; heads of one */
     atomic_llong next;
 } attn_job;
 
-static int64_t seg_items(const attn_job *j, const oz_seg *s) {
-    return (s->n_tok + j->tok_item - 1) / j->tok_item * j->a->kv->n_heads_kv;
-}
+static int64_t seg_items(const attn_job *j, const oz_seg *s) { return (s->n_tok + j->tok_item - 1) / j->tok_item * j->n_parts; }
 
 static void attn_items(void *arg, int thread, int64_t begin, int64_t end) {
     attn_job *j = arg;
-    int64_t n_kvh = j->a->kv->n_heads_kv, first = 0, s = 0;
+    const oz_attn_args *a = j->a;
+    int64_t first = 0, s = 0;
     for (;;) {
         int64_t item = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
-        while (s < j->batch->n_segs && item - first >= seg_items(j, &j->batch->segs[s])) first += seg_items(j, &j->batch->segs[s++]);
-        if (s == j->batch->n_segs) return;
-        const oz_seg *seg = &j->batch->segs[s];
-        int64_t kvh = (item - first) % n_kvh, run = (seg_items(j, seg) - 1 - (item - first)) / n_kvh;
+        while (s < j->n_segs && item - first >= seg_items(j, &j->segs[s])) first += seg_items(j, &j->segs[s++]);
+        if (s == j->n_segs) return;
+        const oz_seg *seg = &j->segs[s];
+        int64_t part = (item - first) % j->n_parts, run = (seg_items(j, seg) - 1 - (item - first)) / j->n_parts;
         int64_t tok0 = run * j->tok_item, tok1 = tok0 + j->tok_item < seg->n_tok ? tok0 + j->tok_item : seg->n_tok;
-        oz_cpu(j->d)->table.attention(j->a, seg, tok0, tok1, kvh, kvh + 1);
+        if (a->kv->n_heads_kv > 1) {
+            oz_cpu(j->d)->table.attention(a, seg, tok0, tok1, part, part + 1);
+        } else {
+            oz_attn_args own = *a;
+            const int64_t h0 = part * j->heads_item;
+            own.q += h0 * a->kv->head_dim, own.out += h0 * a->kv->v_dim;
+            own.n_heads = a->n_heads - h0 < j->heads_item ? a->n_heads - h0 : j->heads_item;
+            oz_cpu(j->d)->table.attention(&own, seg, tok0, tok1, 0, 1);
+        }
     }
 }
 
-static void attention(oz_dev *d, const oz_attn_args *a) {
+void oz_cpu_attend(oz_dev *d, const oz_attn_args *a, const oz_seg *segs, int64_t n_segs) {
     int64_t group = a->n_heads / a->kv->n_heads_kv, work = 0;
-    const oz_batch *b = oz_cpu(d)->batch;
-    attn_job j = {.d = d, .a = a, .batch = b, .tok_item = group < ATTN_ROWS ? ATTN_ROWS / group : 1};
-    for (int64_t s = 0; s < b->n_segs; s++) work += b->segs[s].n_tok * (b->segs[s].pos0 + b->segs[s].n_tok);
+    attn_job j = {.d = d, .a = a, .segs = segs, .n_segs = n_segs, .n_parts = a->kv->n_heads_kv, .heads_item = group};
+    if (j.n_parts == 1) {
+        j.n_parts = (group + ATTN_HEADS - 1) / ATTN_HEADS;
+        j.heads_item = (group + j.n_parts - 1) / j.n_parts;
+        j.n_parts = (group + j.heads_item - 1) / j.heads_item;
+    }
+    j.tok_item = j.heads_item < ATTN_ROWS ? ATTN_ROWS / j.heads_item : 1;
+    for (int64_t s = 0; s < n_segs; s++) work += segs[s].n_tok * (segs[s].pos0 + segs[s].n_tok);
     int64_t threads = oz_dev_threads(d);
-    split(d, threads, work * a->n_heads * a->kv->head_dim / threads, attn_items, &j);
+    oz_cpu_split(d, threads, work * a->n_heads * a->kv->head_dim / threads, attn_items, &j);
 }
+
+static void attention(oz_dev *d, const oz_attn_args *a) { oz_cpu_attend(d, a, oz_cpu(d)->batch->segs, oz_cpu(d)->batch->n_segs); }
 
 /* ---- layers that scan: channels are shared out, a segment's tokens follow each other ---- */
 
@@ -425,7 +412,7 @@ static void conv(oz_dev *d, const oz_conv_args *a) {
     const oz_batch *b = oz_cpu(d)->batch;
     for (int64_t s = 0; s < b->n_segs; s++) {
         scan_job j = {.table = &oz_cpu(d)->table, .seg = &b->segs[s], .conv = a, .state = a->state + slot_of(b, s) * (a->taps - 1) * a->n};
-        split(d, (a->n + CHANNELS - 1) / CHANNELS, 4 * CHANNELS * a->taps * b->segs[s].n_tok, conv_channels, &j);
+        oz_cpu_split(d, (a->n + CHANNELS - 1) / CHANNELS, 4 * CHANNELS * a->taps * b->segs[s].n_tok, conv_channels, &j);
     }
 }
 
@@ -433,7 +420,7 @@ static void scan(oz_dev *d, const oz_scan_args *a) {
     const oz_batch *b = oz_cpu(d)->batch;
     for (int64_t s = 0; s < b->n_segs; s++) {
         scan_job j = {.table = &oz_cpu(d)->table, .seg = &b->segs[s], .scan = a, .state = a->state + slot_of(b, s) * a->n_state * a->n};
-        split(d, (a->n + CHANNELS - 1) / CHANNELS, 8 * CHANNELS * a->n_state * b->segs[s].n_tok, scan_channels, &j);
+        oz_cpu_split(d, (a->n + CHANNELS - 1) / CHANNELS, 8 * CHANNELS * a->n_state * b->segs[s].n_tok, scan_channels, &j);
     }
 }
 
@@ -455,7 +442,7 @@ static void route_rows(void *arg, int thread, int64_t begin, int64_t end) {
 
 static void route(oz_dev *d, const oz_route *r, const float *logits, int64_t ld, int64_t n_tok) {
     expert_job j = {.table = &oz_cpu(d)->table, .r = r, .x = logits, .ld_x = ld};
-    split(d, n_tok, (r->top_k + 8) * r->n_experts, route_rows, &j);
+    oz_cpu_split(d, n_tok, (r->top_k + 8) * r->n_experts, route_rows, &j);
 }
 
 /* By counting. While rows are given out, starts[e + 1] is the next one of expert e; at the end it is where expert e + 1 begins. */
@@ -482,7 +469,7 @@ static void spread_rows(void *arg, int thread, int64_t begin, int64_t end) {
 
 static void spread(oz_dev *d, const oz_route *r, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
     expert_job j = {.r = r, .y = y, .ld_y = ld_y, .x = x, .ld_x = ld_x, .n = n};
-    split(d, n_tok * r->top_k, n, spread_rows, &j);
+    oz_cpu_split(d, n_tok * r->top_k, n, spread_rows, &j);
 }
 
 static int64_t expert_rows(const oz_route *r, int64_t e) { return r->starts[e + 1] - r->starts[e]; }
@@ -524,7 +511,7 @@ static void grouped_linear(oz_dev *d, const oz_grouped_args *a) {
         work += w->head.rows * w->head.cols * expert_rows(a->route, e);
     }
     grouped_job j = {d, a};
-    if (units > 0) split(d, units, work / units, grouped_panels, &j);
+    if (units > 0) oz_cpu_split(d, units, work / units, grouped_panels, &j);
 }
 
 static void combine_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -535,7 +522,7 @@ static void combine_rows(void *arg, int thread, int64_t begin, int64_t end) {
 
 static void combine(oz_dev *d, const oz_route *r, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) {
     expert_job j = {.table = &oz_cpu(d)->table, .r = r, .y = y, .ld_y = ld_y, .x = x, .ld_x = ld_x, .n = n};
-    split(d, n_tok, r->top_k * n, combine_rows, &j);
+    oz_cpu_split(d, n_tok, r->top_k * n, combine_rows, &j);
 }
 
 /* ---- sinks ---- */
@@ -558,7 +545,7 @@ static void stat_rows(void *arg, int thread, int64_t begin, int64_t end) {
 
 static void sink_stat(oz_dev *d, oz_row_stat *out, const float *logits, int64_t ld, const int32_t *targets, int64_t n_rows, int64_t vocab) {
     sink_job j = {.d = d, .stat = out, .logits = logits, .targets = targets, .ld = ld, .vocab = vocab};
-    split(d, n_rows, 8 * vocab, stat_rows, &j);
+    oz_cpu_split(d, n_rows, 8 * vocab, stat_rows, &j);
 }
 
 static void kl_rows(void *arg, int thread, int64_t begin, int64_t end) {
@@ -571,14 +558,14 @@ static void kl_rows(void *arg, int thread, int64_t begin, int64_t end) {
 static void sink_kl(oz_dev *d, oz_kl_stat *out, const float *ref, const float *logits, int64_t ld, const int32_t *targets, int64_t n_rows,
                     int64_t vocab) {
     sink_job j = {.d = d, .kl = out, .ref = ref, .logits = logits, .targets = targets, .ld = ld, .vocab = vocab};
-    split(d, n_rows, 16 * vocab, kl_rows, &j);
+    oz_cpu_split(d, n_rows, 16 * vocab, kl_rows, &j);
 }
 
 const oz_ops oz_cpu_ops = {
-    .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = form_bytes,
+    .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = form_bytes, .latent_room = LATENT_ROOM,
     .multiplies = oz_cpu_multiplies, .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
-    .embed = embed, .norm = norm, .quantize = quantize, .round = round_all, .row_amax = row_amax, .quantize_by = quantize_by, .linear = linear, .rope_table = rope_table, .rope = rope, .rope_pairs = rope_pairs,
-    .kv_write = kv_write, .mla_write = mla_write,
+    .embed = embed, .norm = norm, .quantize = oz_cpu_quantize, .round = round_all, .row_amax = row_amax, .quantize_by = quantize_by, .linear = oz_cpu_linear, .rope_table = rope_table, .rope = rope, .rope_pairs = rope_pairs,
+    .kv_write = kv_write, .mla_write = oz_cpu_mla_write, .latent = oz_cpu_latent,
     .attention = attention, .conv = conv, .scan = scan, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .scale = scale, .softcap = softcap, .add = add, .gather = gather,
     .route = route, .sort = sort, .spread = spread, .grouped_linear = grouped_linear, .combine = combine,
     .sink_stat = sink_stat, .sink_kl = sink_kl,

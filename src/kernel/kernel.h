@@ -40,7 +40,7 @@ typedef struct oz_seg {
     const int32_t *blocks; /* host: block ids of positions 0.. ; enough for pos0 + n_tok */
 } oz_seg;
 
-/* Paged keys and values of one layer, f32: k and v are [n_blocks, n_heads_kv, OZ_KV_BLOCK, head_dim or v_dim]. Of a layer that scans: slots (step.h). */
+/* Paged keys and values of one layer, f32: k and v are [n_blocks, n_heads_kv, OZ_KV_BLOCK, head_dim or v_dim]; v NULL: values are the first v_dim of the keys. Of a layer that scans: slots (step.h). */
 typedef struct oz_kv { float *k, *v; int64_t n_heads_kv, head_dim, v_dim; float *conv, *scan; } oz_kv;
 
 /* What a call feeds in, given once (begin); all host memory, which must live until the call's end. */
@@ -75,7 +75,7 @@ typedef struct oz_kl_stat { double kl, nll_ref, nll, p_ref, p; int32_t argmax_re
 
 /* model/'s compiled steps (kernel/step.h), and a device's own version of them. */
 typedef struct oz_program oz_program; typedef struct oz_lowered oz_lowered; typedef struct oz_route oz_route;
-typedef struct oz_grouped_args oz_grouped_args; typedef struct oz_mla_args oz_mla_args; typedef struct oz_conv_args oz_conv_args; typedef struct oz_scan_args oz_scan_args;
+typedef struct oz_grouped_args oz_grouped_args; typedef struct oz_mla_args oz_mla_args; typedef struct oz_latent_args oz_latent_args; typedef struct oz_conv_args oz_conv_args; typedef struct oz_scan_args oz_scan_args;
 typedef enum oz_steps { OZ_STEPS_LAYERS, OZ_STEPS_HEAD } oz_steps;
 
 typedef struct oz_ops {
@@ -84,7 +84,7 @@ typedef struct oz_ops {
     void (*mem_free)(oz_dev *d, void *p);
     void (*upload)(oz_dev *d, void *dst, const void *src_host, size_t n_bytes);
     void (*download)(oz_dev *d, void *dst_host, const void *src, size_t n_bytes);
-    int (*form_bytes)(oz_form form); /* of one element; 0: not on this device */
+    int (*form_bytes)(oz_form form); size_t latent_room; /* of one element, 0: not on this device; bytes for keys and values that `latent` expands, 0: it never does */
     bool (*multiplies)(const oz_dev *d, oz_codec codec, oz_form form); /* is there a kernel? NULL: for all forms that have bytes */
     /* w: compact (oz_weight_is_compact). form: of the activations it will meet. OZ_E_UNSUPPORTED if no kernel takes (codec, form): the caller adds module and scheme.
      * Peak memory beyond the result: one chunk of rows. */
@@ -110,7 +110,7 @@ typedef struct oz_ops {
     void (*rope)(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok);
     void (*rope_pairs)(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok); /* pairs (2i, 2i + 1) */
     void (*kv_write)(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld);
-    void (*mla_write)(oz_dev *d, const oz_kv *kv, const oz_mla_args *a);
+    void (*mla_write)(oz_dev *d, const oz_kv *kv, const oz_mla_args *a); void (*latent)(oz_dev *d, const oz_latent_args *a);
     void (*attention)(oz_dev *d, const oz_attn_args *a);
     void (*conv)(oz_dev *d, const oz_conv_args *a), (*scan)(oz_dev *d, const oz_scan_args *a);
     /* y = act(gate) * up; gelu: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */

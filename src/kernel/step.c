@@ -83,6 +83,22 @@ static void run_attention(const oz_step_call *x, const oz_step *s) {
     oz_dev_ops(x->dev)->attention(x->dev, &(oz_attn_args){col(b, s->src_col), b->width, col(d, s->dst_col), d->width, &x->kv[s->layer], s->n_heads, p->attn_scale, s->window, p->attn_softcap});
 }
 
+static void run_latent(const oz_step_call *x, const oz_step *s) {
+    const oz_program *p = x->p;
+    const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
+    const oz_kv *kv = &x->kv[s->layer];
+    oz_dev_ops(x->dev)->latent(x->dev, &(oz_latent_args){col(b, s->src_col), b->width, col(d, s->dst_col), d->width, kv, s->n_heads, s->n, s->n_rope, oz_packed_rows(s->latent->values[0]), s->window,
+                                                         p->attn_scale, p->attn_softcap, s->latent, &p->latent});
+}
+
+/* By multiplications of one head: kv_b with each latent, or once as it is turned with each query and once with each output; and those of attention, where
+ * what is absorbed has longer keys and values. */
+bool oz_latent_expands(const oz_latent_args *a, const oz_seg *seg) {
+    const int64_t rank = a->kv->v_dim, nope = a->head_dim - a->n_rope, len = seg->pos0 + seg->n_tok, pairs = seg->n_tok * seg->pos0 + seg->n_tok * (seg->n_tok + 1) / 2;
+    const int64_t product = rank * (nope + a->v_dim), expanded = len * product + pairs * (a->head_dim + a->v_dim), absorbed = seg->n_tok * product + pairs * (2 * rank + a->n_rope);
+    return len <= a->room->max_len && expanded < absorbed;
+}
+
 static void run_conv(const oz_step_call *x, const oz_step *s) {
     const oz_step_buf *b = &x->p->bufs[s->src];
     oz_dev_ops(x->dev)->conv(x->dev, &(oz_conv_args){col(b, s->src_col), col(b, s->dst_col), b->width, s->vec, s->vec2, x->kv[s->layer].conv, s->n, s->taps});
@@ -156,7 +172,7 @@ static const struct { void (*run)(const oz_step_call *, const oz_step *); size_t
     [OZ_OP_EMBED] = ROW(run_embed, embed), [OZ_OP_ROPE_TABLE] = ROW(run_rope_table, rope_table), [OZ_OP_NORM] = ROW(run_norm, norm),
     [OZ_OP_QUANTIZE] = ROW(run_quantize, quantize), [OZ_OP_ROUND] = ROW(run_round, round), [OZ_OP_LINEAR] = ROW(run_linear, linear), [OZ_OP_ROPE] = ROW(run_rope, rope),
     [OZ_OP_ROPE_PAIRS] = ROW(run_rope_pairs, rope_pairs), [OZ_OP_MLA_WRITE] = ROW(run_mla_write, mla_write), [OZ_OP_CONV] = ROW(run_conv, conv), [OZ_OP_SCAN] = ROW(run_scan, scan),
-    [OZ_OP_KV_WRITE] = ROW(run_kv_write, kv_write), [OZ_OP_ATTENTION] = ROW(run_attention, attention), [OZ_OP_SILU_MUL] = ROW(run_silu_mul, silu_mul),
+    [OZ_OP_KV_WRITE] = ROW(run_kv_write, kv_write), [OZ_OP_ATTENTION] = ROW(run_attention, attention), [OZ_OP_LATENT] = ROW(run_latent, latent), [OZ_OP_SILU_MUL] = ROW(run_silu_mul, silu_mul),
     [OZ_OP_GELU_MUL] = ROW(run_gelu_mul, gelu_mul), [OZ_OP_SCALE] = ROW(run_scale, scale), [OZ_OP_SOFTCAP] = ROW(run_softcap, softcap),
     [OZ_OP_ADD] = ROW(run_add, add), [OZ_OP_GATHER] = ROW(run_gather, gather),
     [OZ_OP_ROUTE] = ROW(run_route, route), [OZ_OP_SORT] = ROW(run_sort, sort), [OZ_OP_SPREAD] = ROW(run_spread, spread),

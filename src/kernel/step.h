@@ -29,6 +29,26 @@ struct oz_grouped_args {
 /* Keys and values expanded from a latent: a head's row of `heads` is the first head_dim - n_rope of its key, then its value; all keys end in the token's `rope`. */
 struct oz_mla_args { const float *heads, *rope; int64_t ld_heads, ld_rope, n_rope; };
 
+/* Attention over a cache of latents (one KV head; a row is a token's latent, then what all its keys end in, v NULL). Both forms are the same function:
+ * absorbed, queries are turned into the latent's space and what attention gives there is turned into values, so that a token reads nothing but latents;
+ * expanded, keys and values of all heads are made of every latent that a sequence has. oz_latent_expands says which is cheaper. */
+typedef struct oz_latent { oz_packed **turned, **values, *whole; oz_form form; } oz_latent; /* of kv_b, by head: its keys' rows turned [rank, nope], its values' rows [v_dim, rank]; and all of it */
+typedef struct oz_latent_room {
+    int64_t n_tok; float *wide, *out; oz_rows x; /* absorbed, n_tok rows at a time: [n_heads, rank + n_rope], [n_heads, rank]; inputs of products */
+    int64_t n_rows, ld; float *rows, *heads;     /* expanded, n_rows latents at a time inside rows of ld: a row of the cache, and its heads */
+    oz_kv kv; int64_t max_len; int32_t *blocks;  /* and all of a sequence of up to max_len tokens; host [blocks of max_len]: 0, 1 ...; 0: never expanded */
+} oz_latent_room;
+struct oz_latent_args {
+    const float *q; int64_t ld_q;   /* [n_tok, n_heads, head_dim] inside rows of ld_q; the end of each head, n_rope columns, has been turned */
+    float *out; int64_t ld_out;     /* [n_tok, n_heads * v_dim] */
+    const oz_kv *kv;
+    int64_t n_heads, head_dim, n_rope, v_dim, window;
+    float scale, softcap;           /* as attention */
+    const oz_latent *w;
+    const oz_latent_room *room;
+};
+bool oz_latent_expands(const oz_latent_args *a, const oz_seg *seg);
+
 /* A causal convolution of each channel over the last `taps` inputs, then silu. state [n_slots, taps - 1, n]: the inputs before the call, oldest first. */
 struct oz_conv_args {
     const float *x; float *y; int64_t ld;     /* [n_tok, n] inside rows of ld */
@@ -48,7 +68,7 @@ struct oz_scan_args {
 };
 
 typedef enum oz_op {
-    OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_ROUND, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_ROPE_PAIRS, OZ_OP_KV_WRITE, OZ_OP_MLA_WRITE, OZ_OP_ATTENTION, OZ_OP_CONV, OZ_OP_SCAN,
+    OZ_OP_EMBED, OZ_OP_ROPE_TABLE, OZ_OP_NORM, OZ_OP_QUANTIZE, OZ_OP_ROUND, OZ_OP_LINEAR, OZ_OP_ROPE, OZ_OP_ROPE_PAIRS, OZ_OP_KV_WRITE, OZ_OP_MLA_WRITE, OZ_OP_ATTENTION, OZ_OP_LATENT, OZ_OP_CONV, OZ_OP_SCAN,
     OZ_OP_SILU_MUL, OZ_OP_GELU_MUL, OZ_OP_SCALE, OZ_OP_SOFTCAP, OZ_OP_ADD, OZ_OP_TAP, OZ_OP_GATHER,
     OZ_OP_ROUTE, OZ_OP_SORT, OZ_OP_SPREAD, OZ_OP_GROUPED, OZ_OP_COMBINE, OZ_OP_ALL_REDUCE, OZ_OP_COUNT
 } oz_op;
@@ -77,7 +97,8 @@ typedef struct oz_step {
     int64_t window;
     int rope;                   /* ROPE_TABLE, ROPE: which of the program's */
     float factor;               /* SCALE: that; SOFTCAP: the cap; NORM: the epsilon */
-    int64_t rope_col, n_rope;   /* MLA_WRITE: columns of src that all heads' keys end in */
+    int64_t rope_col, n_rope;   /* MLA_WRITE: columns of src that all heads' keys end in; LATENT: how many */
+    const oz_latent *latent;    /* LATENT */
     const oz_round *round;      /* ROUND: how */
     bool whole_row;             /* QUANTIZE: the scale is that of the row over all ranks */
 } oz_step;
@@ -97,6 +118,7 @@ struct oz_program {
     oz_linear *linears; int n_linears;
     const oz_packed **packed;             /* [n_linears]: of linears */
     oz_route route;                       /* empty without experts */
+    oz_latent_room latent;                /* empty without latents in a cache */
     oz_step_buf bufs[OZ_BUF_COUNT];
     oz_rope_table ropes[OZ_MAX_ROPES];
     float *row_amax;                      /* [max_tok], where there are ranks */

@@ -165,7 +165,6 @@ int64_t oz_scans_count(const oz_arch *a, const oz_dims *d) {
     return n;
 }
 
-int64_t oz_kv_values(const oz_arch *a, const oz_dims *d) { return (d->n_layers - oz_scans_count(a, d)) * d->n_heads_kv * (d->head_dim + d->v_dim); }
 int64_t oz_slot_values(const oz_arch *a, const oz_dims *d) { return oz_scans_count(a, d) * d->ssm * (d->ssm_state + d->ssm_conv - 1); }
 
 oz_status oz_arch_info_read(oz_arch_info *out, const json_t *config, oz_err *err) {
@@ -173,12 +172,11 @@ oz_status oz_arch_info_read(oz_arch_info *out, const json_t *config, oz_err *err
     oz_dims d;
     OZ_TRY(oz_arch_read(&a, &d, config, err));
     *out = (oz_arch_info){a->model_type, d.vocab_size, d.hidden_size, d.intermediate_size, d.n_layers, d.n_heads, d.n_heads_kv, d.head_dim, d.max_position,
-                          .n_scans = oz_scans_count(a, &d), .tied = d.features & OZ_F_TIED, .kv_values_tok = oz_kv_values(a, &d), .slot_values = oz_slot_values(a, &d)};
+                          .n_scans = oz_scans_count(a, &d), .tied = d.features & OZ_F_TIED};
     if (d.n_experts) out->n_experts = d.n_experts, out->top_k = d.top_k, out->expert_ffn = d.expert_ffn, out->shared_ffn = d.shared_ffn;
     for (int64_t i = 0; i < d.n_layers; i++) {
         const oz_layer_kind k = a->layer(&d, i);
         if (k.window) out->window = k.window, out->n_windows++;
-        if (k.mixer == OZ_MIXER_MLA) out->latent_values_tok += d.kv_rank + d.rope_dim;
     }
     return OZ_OK;
 }

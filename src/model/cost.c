@@ -40,8 +40,23 @@ static void cost_attention(oz_step_info *out, const oz_model *m, const oz_step *
     out->flop = 2 * pairs * (double)p->batch * (double)s->n_heads * width;
 }
 
+/* Each call in the form that it takes, with kv_b as that form multiplies with it; latents are read once. */
+static void cost_latent(oz_step_info *out, const oz_model *m, const oz_step *s, const oz_pass *p) {
+    const oz_dims *d = &m->dims;
+    oz_kv kv;
+    oz_model_kv(&kv, m, s->layer);
+    const oz_latent_args a = {.kv = &kv, .n_heads = s->n_heads, .head_dim = s->n, .n_rope = s->n_rope, .v_dim = d->v_dim, .window = s->window, .room = &m->program.latent};
+    for (int64_t at = 0; at < p->n_tok; at += p->step) {
+        const int64_t n = at + p->step < p->n_tok ? p->step : p->n_tok - at;
+        const bool expanded = oz_latent_expands(&a, &(oz_seg){.n_tok = n, .pos0 = at});
+        const double product = (double)(kv.v_dim * (s->n - s->n_rope + d->v_dim)), pairs = (double)n * (double)at + (double)n * (double)(n + 1) / 2;
+        out->bytes += (double)oz_packed_bytes(s->latent->whole) + (double)(at + n) * (double)p->batch * (double)kv.head_dim * sizeof(float);
+        out->flop += 2 * (double)p->batch * (double)s->n_heads * (expanded ? (double)(at + n) * product + pairs * (double)(s->n + d->v_dim) : (double)n * product + pairs * (double)(kv.head_dim + kv.v_dim));
+    }
+}
+
 static void (*const costs[OZ_OP_COUNT])(oz_step_info *, const oz_model *, const oz_step *, const oz_pass *) = {
-    [OZ_OP_LINEAR] = cost_linear, [OZ_OP_GROUPED] = cost_grouped, [OZ_OP_ATTENTION] = cost_attention};
+    [OZ_OP_LINEAR] = cost_linear, [OZ_OP_GROUPED] = cost_grouped, [OZ_OP_ATTENTION] = cost_attention, [OZ_OP_LATENT] = cost_latent};
 
 size_t oz_model_step_count(const oz_model *m) { return (size_t)m->program.n; }
 

@@ -104,8 +104,7 @@ oz_layer_kind oz_layer_sparse(const oz_dims *d, int64_t layer);
 oz_status oz_arch_read(const oz_arch **arch, oz_dims *dims, const json_t *config, oz_err *err);
 int64_t oz_dim_get(const oz_dims *d, oz_dim dim);
 int64_t oz_scans_count(const oz_arch *a, const oz_dims *d);
-int64_t oz_kv_values(const oz_arch *a, const oz_dims *d);   /* see oz_arch_info */
-int64_t oz_slot_values(const oz_arch *a, const oz_dims *d);
+int64_t oz_slot_values(const oz_arch *a, const oz_dims *d); /* of layers that scan, a sequence's */
 
 /* ---- configs (config.c, rope.c) ---- */
 /* The keys that configs have in common, over the architecture's defaults; then its own; then what both leave open. */
@@ -156,6 +155,7 @@ struct oz_model {
     oz_dims dims;
     oz_model_info info;
     oz_program program;
+    oz_latent *latents;         /* [n_layers], empty where a layer keeps none; NULL: none does */
     oz_lowered *lowered;        /* the device's version of it, or NULL */
     oz_scheme *schemes;         /* of program.linears */
     oz_round *kv_round;         /* [n_layers, 2]: of keys and values, whose scales are in kv_scales; NULL: the cache is not quantized */
@@ -179,6 +179,15 @@ struct oz_state { const oz_model *model; oz_kv *kv; int64_t n_layers, n_blocks, 
 oz_slot_ref oz_model_slot(const oz_model *m, int64_t layer, oz_slot slot);
 oz_status oz_plan_compile(oz_model *m, oz_err *err);
 int64_t oz_mixer_width(const oz_dims *d); /* columns of OZ_BUF_MIXER */
+
+/* ---- latents (latent.c) ---- */
+/* Of kv_b (w, packed as l): what attention over latents takes, where this layer can keep them. */
+oz_status oz_latent_load(oz_model *m, int layer, const oz_weight *w, const oz_scheme *scheme, const oz_linear *l, oz_err *err);
+const oz_latent *oz_model_latent(const oz_model *m, int64_t layer); /* NULL: keys and values are kept */
+void oz_model_kv(oz_kv *kv, const oz_model *m, int64_t layer);      /* the shape of a layer's cache; values that are columns of the keys: v_dim, and no v */
+oz_status oz_latent_room_new(oz_model *m, oz_err *err);
+void oz_latents_free(oz_model *m);
+
 const char *oz_op_name(oz_op op);
 int oz_step_taps(const oz_step *s); /* times that a tap is called: once, or for the rows of each expert */
 oz_tap oz_step_tap(const oz_program *p, const oz_step *s, int i);

@@ -117,6 +117,7 @@ static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor
                 m->schemes[slot->linear].name);
     }
     if (st == OZ_OK) st = m->ops->pack(&l->packed, m->dev, &ours, row0, part.n_rows, l->form, err);
+    if (st == OZ_OK && t->role == OZ_ROLE_ATTN_KV_B) st = oz_latent_load(m, t->layer, &ours, scheme, l, err);
     oz_big_free(mem);
     if (st != OZ_OK) return oz_err_prefix(err, "%s (scheme %s)", t->module, scheme->name);
     oz_scheme_drop(c, &mod);
@@ -315,7 +316,11 @@ static void info_fill(oz_model *m) {
     f->bos_id = d->bos_id, f->n_eos = d->n_eos;
     memcpy(f->eos_ids, d->eos_ids, sizeof f->eos_ids);
     f->slot_bytes = (size_t)oz_slot_values(m->arch, d) * sizeof(float);
-    f->kv_bytes_tok = (size_t)oz_kv_values(m->arch, d) * sizeof(float);
+    for (int64_t i = 0; i < d->n_layers; i++) {
+        oz_kv kv;
+        oz_model_kv(&kv, m, i);
+        if (m->arch->layer(d, i).state == OZ_STATE_KV) f->kv_bytes_tok += (size_t)(kv.n_heads_kv * (kv.head_dim + (oz_model_latent(m, i) ? 0 : kv.v_dim))) * sizeof(float);
+    }
     slot_count(m, m->top[OZ_SLOT_HEAD].linear, 1, 1); /* of the embedding, one row is read */
     f->head_flop_tok = f->flop_tok;
     for (int64_t i = 0; i < d->n_layers * OZ_SLOT_COUNT; i++) {
@@ -369,6 +374,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     if (st == OZ_OK) st = kv_load(m, ckpt, &list, err);
     if (st == OZ_OK && !m->headless && (dims.features & OZ_F_TIED)) oz_tied_head_check(ckpt, NULL);
     if (st == OZ_OK) st = bufs_new(m, err);
+    if (st == OZ_OK) st = oz_latent_room_new(m, err);
     if (st == OZ_OK) st = route_new(m, err);
     if (st == OZ_OK) st = oz_plan_compile(m, err);
     if (st == OZ_OK) st = oz_exec_check(dev, &m->program, err);
@@ -398,6 +404,7 @@ void oz_model_close(oz_model **p) {
         m->ops->mem_free(m->dev, m->program.bufs[i].scales);
     }
     route_free(m);
+    oz_latents_free(m);
     for (int i = 0; i < OZ_MAX_ROPES; i++) {
         const oz_rope_table *r = &m->program.ropes[i];
         m->ops->mem_free(m->dev, r->cos), m->ops->mem_free(m->dev, r->sin), m->ops->mem_free(m->dev, r->inv_freq);

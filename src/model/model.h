@@ -51,13 +51,17 @@ typedef struct oz_arch_info {
     const char *model_type; /* of the text part, where a larger model has one */
     int64_t vocab_size, hidden_size, intermediate_size, n_layers, n_heads, n_heads_kv, head_dim, max_len;
     int64_t n_experts, top_k, expert_ffn, shared_ffn;
-    int64_t window, n_windows; /* tokens that so many layers see */
-    int64_t n_scans;           /* layers that scan */
+    int64_t window, n_windows, n_scans; /* tokens that so many layers see; layers that scan */
     bool tied;
-    int64_t kv_values_tok, slot_values; /* of the cache, that a token adds; a sequence's, of layers that scan */
-    int64_t latent_values_tok;          /* of MLA, the cache that holds latents in place of keys and values */
 } oz_arch_info;
 oz_status oz_arch_info_read(oz_arch_info *out, const json_t *config, oz_err *err);
+/* Bytes that a token and a sequence keep, all layers together. Latent attention keeps latents where kv_b_proj is stored as floats, else what is expanded of them. */
+typedef struct oz_kv_size {
+    int64_t bytes_tok, slot_bytes, latent_bytes_tok, expanded_bytes_tok; /* as it is run; of layers that scan, a sequence; if all that have latents kept them, or what is expanded */
+    int64_t n_latent, n_expanded; /* layers that have latents; that keep what is expanded of them, the first: "model.layers.0.self_attn.kv_b_proj (scheme W8A16)" */
+    char expanded[256];
+} oz_kv_size;
+oz_status oz_kv_size_of(oz_kv_size *out, const oz_ckpt *c, const oz_findings *f, oz_err *err);
 
 /* Whether a device has a kernel for a module under a quantized scheme, with f32 activations where that leaves them alone. */
 oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *scheme, oz_err *err);

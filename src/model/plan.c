@@ -7,7 +7,7 @@
 #include "model/internal.h"
 
 static const char *const op_names[OZ_OP_COUNT] = {"embed",    "rope_table", "norm",      "quantize", "round", "linear", "rope", "rope_pairs",
-                                                  "kv_write", "mla_write", "attention", "conv", "scan",  "silu_mul",  "gelu_mul", "scale",  "softcap", "add",      "tap",    "gather",
+                                                  "kv_write", "mla_write", "attention", "latent", "conv", "scan",  "silu_mul",  "gelu_mul", "scale",  "softcap", "add",      "tap",    "gather",
                                                   "route",    "sort",       "spread",    "grouped",  "combine",  "all_reduce"};
 static const char *const buf_names[OZ_BUF_COUNT] = {"residual", "x", "q8", "f8", "rounded", "x16", "ffn16", "qkv", "attn", "out", "gate_up", "ffn", "mixer", "router", "pairs", "rows", "logits"};
 static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
@@ -157,9 +157,10 @@ static void emit_rope_pairs(oz_model *m, int layer, place at, int64_t n_heads, i
     s->dst = s->src = at.buf, s->dst_col = s->src_col = at.col, s->n_heads = n_heads, s->n = n;
 }
 
-/* Latent attention, expanded: keys and values of all heads are made from a narrow latent, normed, and kept as those of other attention are. The end of
- * each head rotates; that of all keys is one, which the latent's product makes. The norms' epsilon is no config's. In the mixer's buffer: the latent of
- * queries, the latent of keys and values, what rotates, what is expanded. */
+/* Latent attention: keys and values of all heads are made from a narrow latent, normed. The end of each head rotates; that of all keys is one, which the
+ * latent's product makes. Kept is the latent and that end, over which attention runs in one of two forms (step.h); or, where kv_b is quantized, the keys and
+ * values, as those of other attention are. The norms' epsilon is no config's. In the mixer's buffer: the latent of queries, the latent of keys and
+ * values, what rotates, what is expanded. */
 static void emit_mla(oz_model *m, int layer, const oz_layer_kind *kind) {
     static const float latent_eps = 1e-6f;
     static const oz_slot q_a[] = {OZ_SLOT_Q_A}, q[] = {OZ_SLOT_Q}, kv_a[] = {OZ_SLOT_KV_A}, kv_b[] = {OZ_SLOT_KV_B}, o[] = {OZ_SLOT_O};
@@ -173,13 +174,16 @@ static void emit_mla(oz_model *m, int layer, const oz_layer_kind *kind) {
     emit_linears(m, layer, latent, in(OZ_BUF_X), kv_a, 1);
     emit_norm(m, layer, OZ_BUF_MIXER, OZ_BUF_MIXER, latent.col, oz_model_slot(m, layer, OZ_SLOT_KV_A_NORM).vec, 1, d->kv_rank)->factor = latent_eps;
     emit_linears(m, layer, in(OZ_BUF_QKV), in(d->q_rank ? OZ_BUF_MIXER : OZ_BUF_X), q, 1);
-    emit_linears(m, layer, heads, latent, kv_b, 1);
+    const oz_latent *kept = oz_model_latent(m, layer);
+    if (kept) emit_taps(m, layer, latent, &(int){oz_model_slot(m, layer, OZ_SLOT_KV_B).linear}, 1);
+    else emit_linears(m, layer, heads, latent, kv_b, 1);
     emit_rope_pairs(m, layer, (place){OZ_BUF_QKV, d->head_dim - d->rope_dim}, d->n_heads, d->head_dim);
     emit_rope_pairs(m, layer, turning, 1, d->rope_dim);
-    oz_step *s = emit(m, OZ_OP_MLA_WRITE, layer);
-    s->src = heads.buf, s->src_col = heads.col, s->n = oz_dim_get(d, OZ_DIM_KV_B), s->rope_col = turning.col, s->n_rope = d->rope_dim;
-    s = emit(m, OZ_OP_ATTENTION, layer);
-    s->dst = OZ_BUF_ATTN, s->src = OZ_BUF_QKV, s->n_heads = d->n_heads, s->n = d->head_dim, s->window = kind->window;
+    oz_step *s = emit(m, kept ? OZ_OP_KV_WRITE : OZ_OP_MLA_WRITE, layer);
+    if (kept) s->src = latent.buf, s->src_col = latent.col, s->n = oz_dim_get(d, OZ_DIM_KV_A);
+    else s->src = heads.buf, s->src_col = heads.col, s->n = oz_dim_get(d, OZ_DIM_KV_B), s->rope_col = turning.col, s->n_rope = d->rope_dim;
+    s = emit(m, kept ? OZ_OP_LATENT : OZ_OP_ATTENTION, layer);
+    s->dst = OZ_BUF_ATTN, s->src = OZ_BUF_QKV, s->n_heads = d->n_heads, s->n = d->head_dim, s->window = kind->window, s->n_rope = d->rope_dim, s->latent = kept;
     emit_linears(m, layer, in(OZ_BUF_OUT), in(OZ_BUF_ATTN), o, 1);
     emit_add(m, layer, OZ_SLOT_ATTN_POST_NORM);
 }
@@ -366,7 +370,11 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
                 s->round->bits, s->round->symmetric ? "" : " asymmetric");
         if (s->round->group_size) fprintf(out, ", groups of %lld", (long long)s->round->group_size);
         break;
-    case OZ_OP_KV_WRITE: fprintf(out, "KV <- %s[%lld:+%lld]", buf_names[s->src], (long long)s->src_col, (long long)(2 * s->n)); break;
+    case OZ_OP_KV_WRITE: fprintf(out, "KV <- %s[%lld:+%lld]", buf_names[s->src], (long long)s->src_col, (long long)(oz_model_latent(m, s->layer) ? s->n : 2 * s->n)); break;
+    case OZ_OP_LATENT:
+        fprintf(out, "%s <- %s, paged latents of %lld + %lld, %lld heads of %lld, absorbed or expanded by cost", buf_names[s->dst], buf_names[s->src], (long long)m->dims.kv_rank, (long long)s->n_rope,
+                (long long)s->n_heads, (long long)s->n);
+        break;
     case OZ_OP_MLA_WRITE:
         fprintf(out, "KV <- %s[%lld:+%lld], each key ending in %s[%lld:+%lld]", buf_names[s->src], (long long)s->src_col, (long long)s->n, buf_names[s->src], (long long)s->rope_col, (long long)s->n_rope);
         break;

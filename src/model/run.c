@@ -113,6 +113,12 @@ oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_s
     return oz_lockstep_run(&m, &s, 1, call, sink ? sink : &none, err);
 }
 
+static oz_status cache_new(float **out, const oz_model *m, const oz_kv *kv, int64_t dim, int64_t n_blocks, oz_err *err) {
+    size_t n_bytes;
+    OZ_NEED(oz_mul_size(&n_bytes, (size_t)n_blocks, (size_t)(kv->n_heads_kv * OZ_KV_BLOCK * dim) * sizeof(float)), err, OZ_E_NOMEM, "KV cache of %lld blocks: too large", (long long)n_blocks);
+    return m->ops->mem_new((void **)out, m->dev, n_bytes, "KV cache", err);
+}
+
 oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, int64_t n_seqs, oz_err *err) {
     const oz_dims *d = &m->dims;
     oz_state *s = oz_alloc(sizeof *s);
@@ -120,20 +126,16 @@ oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, int6
     s->kv = oz_alloc_array((size_t)d->n_layers, sizeof *s->kv);
     s->n_layers = d->n_layers;
     *out = s;
-    size_t k_bytes, v_bytes;
-    const size_t rows = (size_t)(d->n_heads_kv * OZ_KV_BLOCK) * sizeof(float);
-    oz_status st = OZ_OK;
-    if (n_blocks < 1 || !oz_mul_size(&k_bytes, (size_t)n_blocks, rows * (size_t)d->head_dim) || !oz_mul_size(&v_bytes, (size_t)n_blocks, rows * (size_t)d->v_dim))
-        st = oz_err_set(err, OZ_E_NOMEM, __FILE__, __LINE__, "KV cache of %lld blocks: too large", (long long)n_blocks);
+    oz_status st = n_blocks >= 1 ? OZ_OK : oz_err_set(err, OZ_E_NOMEM, __FILE__, __LINE__, "KV cache of %lld blocks", (long long)n_blocks);
     for (int64_t i = m->layer_begin; st == OZ_OK && i < m->layer_end; i++) {
         oz_kv *kv = &s->kv[i];
-        kv->n_heads_kv = d->n_heads_kv, kv->head_dim = d->head_dim, kv->v_dim = d->v_dim;
+        oz_model_kv(kv, m, i);
         if (m->arch->layer(d, i).state == OZ_STATE_SLOT) {
             const size_t channels = (size_t)(n_seqs * d->ssm) * sizeof(float);
             if ((st = m->ops->mem_new((void **)&kv->conv, m->dev, channels * (size_t)(d->ssm_conv - 1) + sizeof(float), "state of scans", err)) == OZ_OK)
                 st = m->ops->mem_new((void **)&kv->scan, m->dev, channels * (size_t)d->ssm_state, "state of scans", err);
-        } else if ((st = m->ops->mem_new((void **)&kv->k, m->dev, k_bytes, "KV cache", err)) == OZ_OK)
-            st = m->ops->mem_new((void **)&kv->v, m->dev, v_bytes, "KV cache", err);
+        } else if ((st = cache_new(&kv->k, m, kv, kv->head_dim, n_blocks, err)) == OZ_OK && !oz_model_latent(m, i))
+            st = cache_new(&kv->v, m, kv, kv->v_dim, n_blocks, err);
     }
     if (st != OZ_OK) oz_state_free(out);
     return st;

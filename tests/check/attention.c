@@ -4,7 +4,7 @@
  * that reading one key too many shows at once. Scores are drawn small and large; the bound grows with them, as the error of exp does. */
 #include "suites.h"
 
-typedef struct attn_case { int64_t n_heads, n_kvh, hd, vd, n_segs, window; float spread, softcap; } attn_case;
+typedef struct attn_case { int64_t n_heads, n_kvh, hd, vd, n_segs, window; float spread, softcap; bool in_keys; /* values are the first columns of keys */ } attn_case;
 
 enum { MAX_SEGS = 3 };
 typedef struct attn_data {
@@ -28,7 +28,7 @@ static void fill_kv(ck *c, attn_data *d, const attn_case *k) {
         for (int64_t pos = first; pos < s->pos0 + s->n_tok; pos++) {
             for (int64_t h = 0; h < k->n_kvh; h++) {
                 ck_fill(c, d->kv.k + kv_at(&d->kv, k->hd, s, h, pos), k->hd, CK_NORMAL);
-                ck_fill(c, d->kv.v + kv_at(&d->kv, k->vd, s, h, pos), k->vd, CK_NORMAL);
+                if (d->kv.v) ck_fill(c, d->kv.v + kv_at(&d->kv, k->vd, s, h, pos), k->vd, CK_NORMAL);
             }
         }
     }
@@ -60,9 +60,9 @@ static void attn_init(ck *c, attn_data *d, const attn_case *k) {
     }
     oz_free(order);
     const size_t rows = (size_t)(n_blocks * k->n_kvh * OZ_KV_BLOCK), k_floats = rows * (size_t)k->hd, v_floats = rows * (size_t)k->vd;
-    d->kv = (oz_kv){oz_alloc_array(k_floats, sizeof(float)), oz_alloc_array(v_floats, sizeof(float)), k->n_kvh, k->hd, k->vd, NULL, NULL};
+    d->kv = (oz_kv){oz_alloc_array(k_floats, sizeof(float)), k->in_keys ? NULL : oz_alloc_array(v_floats, sizeof(float)), k->n_kvh, k->hd, k->vd, NULL, NULL};
     memset(d->kv.k, 0xff, k_floats * sizeof(float));
-    memset(d->kv.v, 0xff, v_floats * sizeof(float));
+    if (d->kv.v) memset(d->kv.v, 0xff, v_floats * sizeof(float));
     fill_kv(c, d, k);
     int64_t width = k->n_heads * k->vd, ld_q = k->n_heads * k->hd + ck_int(c, 0, 9), ld_out = width + ck_int(c, 0, 3);
     d->q = oz_alloc_array((size_t)(d->n_tok * ld_q), sizeof(float));
@@ -97,7 +97,7 @@ static void check_query(ck *c, const attn_data *d, const attn_case *k, const oz_
     for (int64_t i = 0; i < k->vd; i++) {
         double want = 0, most = 0;
         for (int64_t j = 0; j < n; j++) {
-            double v = d->kv.v[kv_at(&d->kv, k->vd, s, kvh, first + j) + i];
+            double v = d->kv.v ? d->kv.v[kv_at(&d->kv, k->vd, s, kvh, first + j) + i] : d->kv.k[kv_at(&d->kv, k->hd, s, kvh, first + j) + i];
             want += p[j] / sum * v;
             most = fmax(most, fabs(v));
         }
@@ -127,12 +127,14 @@ static void check_company(ck *c, const attn_data *d, const attn_case *k) {
 }
 
 static attn_case draw(ck *c, int i) {
-    static const int64_t heads[][2] = {{1, 1}, {9, 3}, {4, 4}, {8, 1}, {6, 3}, {14, 2}}, dims[] = {8, 16, 64, 64, 80, 96, 128, 256};
+    static const int64_t heads[][2] = {{1, 1}, {9, 3}, {4, 4}, {8, 1}, {6, 3}, {14, 2}, {19, 1}}, dims[] = {8, 16, 64, 64, 80, 96, 128, 256};
     int h = (int)ck_int(c, 0, CK_COUNT(heads) - 1);
     static const int64_t windows[] = {0, 0, 0, 1, 5, 16, 40};
-    const int64_t hd = i % 9 == 8 ? 2 * ck_int(c, 1, 150) : dims[ck_int(c, 0, CK_COUNT(dims) - 1)], vd = i % 5 == 2 ? ck_int(c, 1, 280) : hd;
+    const bool in_keys = i % 7 == 4;
+    const int64_t hd = i % 21 == 4 ? 576 : i % 9 == 8 ? 2 * ck_int(c, 1, 400) : dims[ck_int(c, 0, CK_COUNT(dims) - 1)];
+    const int64_t vd = i % 21 == 4 ? 512 : in_keys ? ck_int(c, 1, hd) : i % 5 == 2 ? ck_int(c, 1, 280) : hd;
     return (attn_case){heads[h][0], heads[h][1], hd, vd, ck_int(c, 1, MAX_SEGS),
-                       windows[ck_int(c, 0, CK_COUNT(windows) - 1)], i % 4 == 3 ? 30.0f : 1.0f, i % 3 == 1 ? 3.0f : 0.0f};
+                       windows[ck_int(c, 0, CK_COUNT(windows) - 1)], i % 4 == 3 ? 30.0f : 1.0f, i % 3 == 1 ? 3.0f : 0.0f, in_keys};
 }
 
 static void run(ck *c, bool ops) {

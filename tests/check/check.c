@@ -69,6 +69,7 @@ const ck_suite ck_suites[] = {
     {"op_kv_write", "exact", ck_op_kv_write},
     {"op_scan", "exact", ck_op_scan},
     {"op_mla_write", "exact", ck_op_mla_write},
+    {"op_latent", "u |wv| 4 (1 + |s|)", ck_op_latent},
     {"op_rope_table", "exact", ck_op_rope_table},
     {"op_rows", "exact", ck_op_rows},
     {"op_attention", "u |v| (n/4 + 8|s|)", ck_op_attention},

@@ -452,6 +452,37 @@ static void op_mla_write(oz_dev *d, const oz_kv *kv, const oz_mla_args *a) {
     b.ld_rope = 0; /* all tokens take the first one's shared part */
     right_ops.mla_write(d, kv, &b);
 }
+static void op_latent_scale(oz_dev *d, const oz_latent_args *a) {
+    oz_latent_args b = *a;
+    b.scale *= 1.02f;
+    right_ops.latent(d, &b);
+}
+static void op_latent_window(oz_dev *d, const oz_latent_args *a) {
+    oz_latent_args b = *a;
+    b.window = 0;
+    right_ops.latent(d, &b);
+}
+/* The next head's matrices; one head is its own next. */
+static void op_latent_heads(oz_dev *d, const oz_latent_args *a, bool turned) {
+    oz_latent_args b = *a;
+    oz_latent w = *a->w;
+    oz_packed *next[64];
+    for (int64_t h = 0; h < a->n_heads; h++) next[h] = (turned ? w.turned : w.values)[(h + 1) % a->n_heads];
+    *(turned ? &w.turned : &w.values) = next;
+    b.w = &w;
+    right_ops.latent(d, &b);
+}
+static void op_latent_turned(oz_dev *d, const oz_latent_args *a) { op_latent_heads(d, a, true); }
+static void op_latent_values(oz_dev *d, const oz_latent_args *a) { op_latent_heads(d, a, false); }
+/* What is expanded is only the first room full. */
+static void op_latent_rows(oz_dev *d, const oz_latent_args *a) {
+    oz_latent_args b = *a;
+    oz_latent_room room = *a->room;
+    room.rows = room.heads - a->n_rope; /* the latent's place, one piece further */
+    b.room = &room;
+    if (room.n_rows > 1) room.n_rows--;
+    right_ops.latent(d, &b);
+}
 static void op_rope_table(oz_dev *d, float *c, float *s, const float *inv, int64_t half, float factor) {
     right_ops.rope_table(d, c, s, inv, half, factor);
     const oz_seg *seg = oz_cpu(d)->batch->segs;
@@ -584,6 +615,11 @@ static const mutation mutations[] = {
     IN_OPS(gather, "op_gather", "the distance between rows ignored", op_gather),
     IN_OPS(kv_write, "op_kv_write", "keys written as values", op_kv_write),
     IN_OPS(mla_write, "op_mla_write", "all keys end in the first head's", op_mla_write),
+    IN_OPS(latent, "op_latent", "a scale off by 2 %", op_latent_scale),
+    IN_OPS(latent, "op_latent", "the window ignored", op_latent_window),
+    IN_OPS(latent, "op_latent", "the next head's keys", op_latent_turned),
+    IN_OPS(latent, "op_latent", "the next head's values", op_latent_values),
+    IN_OPS(latent, "op_latent", "expanded: heads written over the end of keys", op_latent_rows),
     IN_OPS(rope_table, "op_rope_table", "the angle not rounded to f32", op_rope_table),
     IN_OPS(quantize, "op_rows", "the first token's scale for the last", op_quantize),
     IN_OPS(norm, "op_rows", "one head only", op_norm),

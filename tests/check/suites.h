@@ -27,6 +27,7 @@ void ck_op_embed(ck *c);
 void ck_op_gather(ck *c);
 void ck_op_kv_write(ck *c);
 void ck_op_mla_write(ck *c);
+void ck_op_latent(ck *c);
 void ck_op_rope_table(ck *c);
 void ck_op_attention(ck *c);
 void ck_op_sinks(ck *c);

@@ -43,6 +43,12 @@ for m in phi3 gemma2 gemma3 qwen2-window; do
 done >"$T/out"
 grep -E '^(ok|not ok)' "$T/out"
 
+# Latents stay in the cache where kv_b is stored as floats; a quantized one is expanded, and inspect says so.
+$OUNCE quantize $M/deepseek_v2 -o "$T/q" --scheme W8A16 -q --force >/dev/null
+same 'bytes a token, of latents and expanded' '192 192 896 0 896 192 896 2 model.layers.0.self_attn.kv_b_proj (scheme W8A16)' \
+    "$(for m in $M/deepseek_v2 "$T/q"; do $OUNCE inspect "$m" --json | jq -r '.memory | [.kv_bytes_tok, .latent_bytes_tok, .expanded_bytes_tok, .expanded_layers, .expanded_by] | map(values | tostring) | join(" ")'; done | xargs)"
+same 'and the plan attends so' 'kv_write latent mla_write attention' "$(for m in $M/deepseek_v2 "$T/q"; do $OUNCE inspect "$m" --plan | awk '$1 == 0 && $2 ~ /_write|attention|latent/ { print $2 }'; done 2>/dev/null | xargs)"
+
 # MODEL JQ: another value of a key gives other logits, or is refused.
 ids_of $M/gemma3/golden/model.safetensors input_ids >"$T/ids"
 differs() {

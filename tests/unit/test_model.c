@@ -31,14 +31,14 @@ static void check(oz_status st, const oz_err *e) {
 }
 
 /* What transformers gave lies in a checkpoint folder of its own, so that the one reader reads it. */
-static void open_fixture(fixture *f, const char *name, int64_t max_tok) {
+static void open_on(fixture *f, const char *name, int64_t max_tok, bool deterministic) {
     oz_err e = {0};
     char path[256], golden[256];
     snprintf(path, sizeof path, "tests/golden/models/%s", name);
     snprintf(golden, sizeof golden, "tests/golden/models/%s/golden", name);
     check(oz_ckpt_open(&f->ckpt, path, &e), &e);
     check(oz_ckpt_open(&f->golden, golden, &e), &e);
-    check(oz_dev_open(&f->dev, &(oz_dev_cfg){"cpu", 2, "auto", false}, &e), &e);
+    check(oz_dev_open(&f->dev, &(oz_dev_cfg){"cpu", 2, "auto", deterministic}, &e), &e);
     const oz_tensor *t = oz_ckpt_find(f->golden, "input_ids");
     f->ids = t->data;
     f->n = t->dims[0];
@@ -47,6 +47,8 @@ static void open_fixture(fixture *f, const char *name, int64_t max_tok) {
     check(oz_state_new(&f->state, f->model, 16, 4, &e), &e);
     f->logits = calloc((size_t)(f->n * f->info->vocab_size), sizeof(float));
 }
+
+static void open_fixture(fixture *f, const char *name, int64_t max_tok) { open_on(f, name, max_tok, true); }
 
 static void close_fixture(fixture *f) {
     free(f->logits);
@@ -90,12 +92,14 @@ static void hidden_check(void *arg, const oz_tap *t) {
 static void test_golden(void **s) {
     (void)s;
     for (int i = 0; i < N_MODELS; i++) {
-        fixture f;
-        open_fixture(&f, names[i], 128);
-        run_part(&f, 0, f.n, forward, (oz_call){.tap = hidden_check, .tap_arg = &f});
-        const double d = worst(f.logits, oz_ckpt_find(f.golden, "logits")->data, f.n * f.info->vocab_size);
-        if (d > 1e-3) fail_msg("%s: logits differ by %g", names[i], d);
-        close_fixture(&f);
+        for (int deterministic = 0; deterministic < 2; deterministic++) {
+            fixture f;
+            open_on(&f, names[i], 128, deterministic);
+            run_part(&f, 0, f.n, forward, (oz_call){.tap = hidden_check, .tap_arg = &f});
+            const double d = worst(f.logits, oz_ckpt_find(f.golden, "logits")->data, f.n * f.info->vocab_size);
+            if (d > 1e-3) fail_msg("%s: logits differ by %g", names[i], d);
+            close_fixture(&f);
+        }
     }
 }
 
@@ -115,6 +119,61 @@ static void test_chunks_are_bit_equal(void **s) {
             assert_memory_equal(whole, f.logits, n_bytes);
         }
         free(whole);
+        close_fixture(&f);
+    }
+}
+
+/* Decoding step after step, and in chunks, gives what prefill of the whole does, to 1e-3, where attention chooses its form by cost: after other sequences
+ * wrote to the blocks and slots that it then takes, and beside one that comes and goes. */
+static void decode_check(const char *name) {
+    fixture f;
+    oz_err e = {0};
+    open_on(&f, name, 128, false);
+    const int64_t v = f.info->vocab_size;
+    run_part(&f, 0, f.n, forward, (oz_call){0});
+    float *whole = malloc((size_t)(f.n * v) * sizeof *whole), *row = malloc((size_t)v * sizeof *row), *want = whole;
+    memcpy(whole, f.logits, (size_t)(f.n * v) * sizeof *whole);
+    int32_t others[48];
+    for (int i = 0; i < 48; i++) others[i] = f.ids[(11 * i + 3) % f.n];
+    for (int round = 0; round < 3; round++) { /* prompts of 0, 15 and 17 tokens first */
+        const int64_t n_prompt = round == 0 ? 0 : 14 + round;
+        const oz_seg used = {0, 48, 0, scattered + 2};
+        check(oz_model_run(f.model, f.state, &(oz_call){.ids = others, .n_tok = 48, .segs = &used, .n_segs = 1, .slots = (int32_t[]){3}}, NULL, &e), &e);
+        const oz_seg prompt = {0, n_prompt, 0, scattered};
+        if (n_prompt) check(oz_model_run(f.model, f.state, &(oz_call){.ids = f.ids, .n_tok = n_prompt, .segs = &prompt, .n_segs = 1, .slots = (int32_t[]){3}}, NULL, &e), &e);
+        for (int64_t t = n_prompt; t < f.n; t++) {
+            const oz_seg segs[] = {{0, 1, t % 5, (int32_t[]){14}}, {1, 1, t, scattered}};
+            const int32_t ids[] = {others[t % 48], f.ids[t]}, slots[] = {(int32_t)(t / 5 % 2), 3};
+            const oz_call c = {.ids = ids, .n_tok = 2, .segs = segs, .n_segs = 2, .slots = slots, .rows = (int32_t[]){1}, .n_rows = 1};
+            check(oz_model_run(f.model, f.state, &c, &(oz_sink){OZ_SINK_COPY, row, NULL}, &e), &e);
+            if (!(worst(row, want + t * v, v) < 1e-3)) fail_msg("%s, a prompt of %d: position %d differs by %g", name, (int)n_prompt, (int)t, worst(row, want + t * v, v));
+        }
+    }
+    free(whole), free(row);
+    close_fixture(&f);
+}
+
+static void test_decode_is_prefill(void **s) {
+    (void)s;
+    decode_check("deepseek_v2");
+    decode_check("deepseek_v2-grouped");
+    decode_check("jamba");
+}
+
+/* What a token keeps: latents of 16 and 8, or 4 heads' keys of 16 and values of 12; layers that scan keep a slot. */
+static void test_kv_sizes(void **s) {
+    (void)s;
+    static const struct { const char *name; int64_t tok, latent, expanded, slot; int64_t n_latent; } want[] = {
+        {"deepseek_v2", 2 * 24 * 4, 2 * 24 * 4, 2 * 4 * 28 * 4, 0, 2}, {"jamba", 2 * 2 * 6 * 4, 2 * 2 * 6 * 4, 2 * 2 * 6 * 4, 3 * 48 * (12 + 3) * 4, 0}, {"mistral", 2 * 2 * 12 * 4, 2 * 2 * 12 * 4, 2 * 2 * 12 * 4, 0, 0}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        fixture f;
+        oz_err e = {0};
+        oz_kv_size k;
+        open_fixture(&f, want[i].name, 128);
+        check(oz_kv_size_of(&k, f.ckpt, NULL, &e), &e);
+        assert_int_equal(k.bytes_tok, want[i].tok), assert_int_equal(k.latent_bytes_tok, want[i].latent), assert_int_equal(k.expanded_bytes_tok, want[i].expanded);
+        assert_int_equal(k.slot_bytes, want[i].slot), assert_int_equal(k.n_latent, want[i].n_latent), assert_int_equal(k.n_expanded, 0);
+        assert_true((int64_t)f.info->kv_bytes_tok == k.bytes_tok && (int64_t)f.info->slot_bytes == k.slot_bytes);
         close_fixture(&f);
     }
 }
@@ -402,7 +461,7 @@ static void test_config_spellings(void **s) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),      cmocka_unit_test(test_chunks_are_bit_equal), cmocka_unit_test(test_batch_is_bit_equal), cmocka_unit_test(test_slots), cmocka_unit_test(test_layer_range),          cmocka_unit_test(test_one_layer_alone), cmocka_unit_test(test_taps_of_experts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),      cmocka_unit_test(test_chunks_are_bit_equal), cmocka_unit_test(test_batch_is_bit_equal), cmocka_unit_test(test_decode_is_prefill), cmocka_unit_test(test_kv_sizes), cmocka_unit_test(test_slots), cmocka_unit_test(test_layer_range),          cmocka_unit_test(test_one_layer_alone), cmocka_unit_test(test_taps_of_experts),
                                        cmocka_unit_test(test_sinks),       cmocka_unit_test(test_bad_calls),            cmocka_unit_test(test_configs),            cmocka_unit_test(test_config_spellings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

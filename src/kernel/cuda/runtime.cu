@@ -137,9 +137,9 @@ static oz_status end(oz_dev *dev, oz_err *err) {
 }
 
 static const oz_ops ops = {
-    mem_new, mem_free, upload, download, form_bytes, NULL, oz_cuda_pack, oz_cuda_packed_free, begin, end,
+    mem_new, mem_free, upload, download, form_bytes, 0, NULL, oz_cuda_pack, oz_cuda_packed_free, begin, end,
     oz_cuda_embed, oz_cuda_norm, oz_cuda_quantize, oz_cuda_round, NULL, NULL /* no ranks */, oz_cuda_linear, oz_cuda_rope_table, oz_cuda_rope, NULL, oz_cuda_kv_write,
-    NULL /* no latent attention */, oz_cuda_attention, NULL, NULL /* no layers that scan */,
+    NULL, NULL /* no latent attention */, oz_cuda_attention, NULL, NULL /* no layers that scan */,
     oz_cuda_silu_mul, oz_cuda_gelu_mul, oz_cuda_scale, oz_cuda_softcap, oz_cuda_add, oz_cuda_gather, oz_cuda_route, oz_cuda_sort, oz_cuda_spread, oz_cuda_grouped, oz_cuda_combine, oz_cuda_sink_stat, oz_cuda_sink_kl,
     oz_cuda_lower, oz_cuda_lowered_free, oz_cuda_lowered_run, oz_cuda_lowered_print,
 };

@@ -92,7 +92,7 @@ static void attend(float *out, const float *q, const oz_attn_args *a, const oz_s
     memset(out, 0, (size_t)kv->v_dim * sizeof *out);
     for (int64_t j = first; j <= pos; j++) {
         double p = exp(score(q, kv_row(kv->k, kv->head_dim, kv, seg, kvh, j), a) - max);
-        const float *v = kv_row(kv->v, kv->v_dim, kv, seg, kvh, j);
+        const float *v = kv_row(oz_kv_v(kv), oz_kv_v_ld(kv), kv, seg, kvh, j);
         sum += p;
         for (int64_t i = 0; i < kv->v_dim; i++) out[i] += (float)p * v[i];
     }

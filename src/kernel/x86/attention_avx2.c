@@ -57,17 +57,19 @@ static void load_keys(tile *t, const float *k, int key0, int n) {
 
 static void load_run(tile *t) {
     const oz_kv *kv = t->a->kv;
+    const float *v = oz_kv_v(kv);
+    const int64_t ld_v = oz_kv_v_ld(kv);
     for (int b = t->first / OZ_KV_BLOCK; b * OZ_KV_BLOCK < t->n_keys; b++) {
         int64_t block = t->seg->blocks[t->run0 / OZ_KV_BLOCK + b], at = (block * kv->n_heads_kv + t->kvh) * OZ_KV_BLOCK;
         for (int half = 0; half < OZ_KV_BLOCK; half += 8) {
             int key0 = b * OZ_KV_BLOCK + half, n = t->n_keys - key0 < 8 ? t->n_keys - key0 : 8;
             load_keys(t, kv->k + (at + half) * t->hd, key0, n > 0 ? n : 0);
         }
-        t->v[b] = kv->v + at * t->vd;
+        t->v[b] = v + at * ld_v;
         if (t->width == t->vd) continue;
         t->v[b] = t->v_padded + b * OZ_KV_BLOCK * t->width;
         for (int i = 0; i < OZ_KV_BLOCK && b * OZ_KV_BLOCK + i < t->n_keys; i++) {
-            memcpy(t->v_padded + (b * OZ_KV_BLOCK + i) * t->width, kv->v + (at + i) * t->vd, (size_t)t->vd * sizeof(float));
+            memcpy(t->v_padded + (b * OZ_KV_BLOCK + i) * t->width, v + (at + i) * ld_v, (size_t)t->vd * sizeof(float));
         }
     }
 }
@@ -163,7 +165,7 @@ INLINE void value_step(tile *t, int row, int n_rows, int64_t d, int n_vec) {
     }
     const float *p = t->score + row * RUN;
     for (int j = t->first; j < t->n_keys; j++) {
-        const float *v = t->v[j / OZ_KV_BLOCK] + j % OZ_KV_BLOCK * t->width + d;
+        const float *v = t->v[j / OZ_KV_BLOCK] + j % OZ_KV_BLOCK * t->ld_v + d;
         __m256 v0 = _mm256_loadu_ps(v), v1 = n_vec > 1 ? _mm256_loadu_ps(v + 8) : v0;
 #pragma GCC unroll 8
         for (int r = 0; r < n_rows; r++) {

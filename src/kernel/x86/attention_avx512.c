@@ -66,6 +66,8 @@ static void ask_for(const float *p, int64_t n) {
 
 static void load_run(tile *t) {
     const oz_kv *kv = t->a->kv;
+    const float *v = oz_kv_v(kv);
+    const int64_t ld_v = oz_kv_v_ld(kv);
     const int b0 = t->first / BLOCK;
     int64_t at[RUN_BLOCKS];
     for (int b = b0; b * BLOCK < t->n_keys; b++) {
@@ -74,12 +76,12 @@ static void load_run(tile *t) {
     }
     for (int b = b0; b * BLOCK < t->n_keys; b++) {
         const int n = t->n_keys - b * BLOCK < BLOCK ? t->n_keys - b * BLOCK : BLOCK;
-        ask_for(kv->v + at[b] * t->vd, n * t->vd);
+        ask_for(v + at[b] * ld_v, n * ld_v);
         load_keys(t, kv->k + at[b] * t->hd, b, n);
-        t->v[b] = kv->v + at[b] * t->vd;
+        t->v[b] = v + at[b] * ld_v;
         if (t->width == t->vd) continue;
         t->v[b] = t->v_padded + b * BLOCK * t->width;
-        for (int i = 0; i < n; i++) memcpy(t->v_padded + (b * BLOCK + i) * t->width, kv->v + (at[b] + i) * t->vd, (size_t)t->vd * sizeof(float));
+        for (int i = 0; i < n; i++) memcpy(t->v_padded + (b * BLOCK + i) * t->width, v + (at[b] + i) * ld_v, (size_t)t->vd * sizeof(float));
     }
 }
 
@@ -163,7 +165,7 @@ INLINE void value_step(tile *t, int row, int n_rows, int64_t d, int n_vec) {
     }
     const float *p = t->score + row * RUN;
     for (int j = t->first; j < t->n_keys; j++) {
-        const float *v = t->v[j / BLOCK] + j % BLOCK * t->width + d;
+        const float *v = t->v[j / BLOCK] + j % BLOCK * t->ld_v + d;
         __m512 vv[VECS];
 #pragma GCC unroll 4
         for (int i = 0; i < n_vec; i++) vv[i] = _mm512_loadu_ps(v + 16 * i);

@@ -40,7 +40,8 @@ void oz_attention_tiles(const oz_attn_level *l, const oz_attn_args *a, const oz_
     }
     oz_attn_tile t;
     t.a = a, t.seg = seg, t.hd = hd, t.vd = vd, t.width = (vd + l->vec - 1) & -(int64_t)l->vec;
-    if (t.width != vd) memset(t.v_padded, 0, sizeof t.v_padded);
+    t.ld_v = t.width == vd ? oz_kv_v_ld(a->kv) : t.width;
+    if (t.width != vd) memset(t.v_padded, 0, (size_t)(RUN * t.width) * sizeof(float));
     for (t.kvh = kvh0; t.kvh < kvh1; t.kvh++) {
         for (int64_t row0 = 0; row0 < n_rows; row0 += ROWS) {
             t.n_rows = n_rows - row0 < ROWS ? (int)(n_rows - row0) : ROWS;

@@ -4,7 +4,7 @@
 #define OZ_KERNEL_ATTENTION_TILE_H
 #include "kernel/cpu.h"
 
-enum { OZ_ATTN_ROWS = 48, OZ_ATTN_RUN = 64, OZ_ATTN_MAX_DIM = 256, OZ_ATTN_RUN_BLOCKS = OZ_ATTN_RUN / OZ_KV_BLOCK, OZ_ATTN_STEP = 6 };
+enum { OZ_ATTN_ROWS = 48, OZ_ATTN_RUN = 64, OZ_ATTN_MAX_DIM = 640, OZ_ATTN_RUN_BLOCKS = OZ_ATTN_RUN / OZ_KV_BLOCK, OZ_ATTN_STEP = 6 };
 
 typedef struct oz_attn_tile {
     const oz_attn_args *a;
@@ -16,7 +16,7 @@ typedef struct oz_attn_tile {
     int64_t pos[OZ_ATTN_ROWS];
     int64_t run0;           /* first position of the run */
     int first, n_keys;      /* keys [first, n_keys) of the run are visible to some row */
-    const float *v[OZ_ATTN_RUN_BLOCKS]; /* values of the run, rows of width */
+    const float *v[OZ_ATTN_RUN_BLOCKS]; int64_t ld_v; /* values of the run, rows of at least width */
     float top[OZ_ATTN_ROWS], sum[OZ_ATTN_ROWS];
     _Alignas(64) float keys[OZ_ATTN_MAX_DIM * OZ_ATTN_RUN]; /* [hd, RUN] */
     _Alignas(64) float score[OZ_ATTN_ROWS * OZ_ATTN_RUN];
