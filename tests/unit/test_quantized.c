@@ -36,7 +36,7 @@ static void check_compact(const oz_weight *w, const float *want) {
         assert_true((st == OZ_OK) == (w->g_idx == NULL));
         for (int64_t r = 0; st == OZ_OK && r < 16; r++) {
             oz_weight_row(row, &part, r, 0, part.cols);
-            assert_memory_equal(row, want + (8 + r) * w->cols + w->group_size, (size_t)part.cols * 4);
+            for (int64_t c = 0; c < part.cols; c++) assert_true(row[c] == want[(8 + r) * w->cols + w->group_size + c]);
         }
     }
     oz_big_free(mem);
@@ -88,9 +88,52 @@ static void test_weights(void **state) {
     }
 }
 
+/* Of gen_quantized.py: every module of each. */
+static const char *const WHOLE[] = {"gptq-2bit", "gptq-3bit", "gptq-8bit", "gptq-dynamic", "pack-widths", "pack-words", "narrow-floats", "quantized-embeddings", "kv-heads"};
+enum { N_WHOLE = sizeof WHOLE / sizeof *WHOLE };
+
+static void check_whole(const char *folder) {
+    oz_err err = {0};
+    oz_arch_list list;
+    oz_ckpt *c = open_golden(folder, ""), *golden = open_golden(folder, "/golden");
+    must(oz_arch_list_new(&list, oz_ckpt_config(c), c, &err), &err);
+    size_t n = 0, quantized = 0;
+    for (size_t i = 0; i < list.n; i++) {
+        const oz_arch_tensor *t = &list.items[i];
+        oz_scheme s;
+        oz_weight w;
+        float row[64];
+        if (t->is_bias || !t->cols) continue;
+        const oz_module m = oz_arch_module(t, c);
+        char name[128];
+        snprintf(name, sizeof name, "dequantized.%s", m.name);
+        const oz_tensor *want = oz_ckpt_find(golden, name);
+        must(oz_scheme_resolve(&s, oz_ckpt_config(c), &m, 1, &err), &err);
+        assert_int_equal(want != NULL, s.quantized);
+        quantized += s.quantized, n++;
+        if (!want) continue;
+        must(oz_scheme_bind(&w, c, &m, &s, &err), &err);
+        for (int64_t r = 0; r < m.rows; r++) {
+            oz_weight_row(row, &w, r, 0, m.cols);
+            for (int64_t k = 0; k < m.cols; k++)
+                if (row[k] != ((const float *)want->data)[r * m.cols + k]) fail_msg("%s %s: %g at %d, %d, expected %g", folder, m.name, (double)row[k], (int)r, (int)k, (double)((const float *)want->data)[r * m.cols + k]);
+        }
+        check_compact(&w, (const float *)want->data);
+    }
+    assert_true(n == 9 && quantized >= 3);
+    oz_arch_list_deinit(&list);
+    oz_ckpt_close(&c);
+    oz_ckpt_close(&golden);
+}
+
+static void test_whole(void **state) {
+    for (int i = 0; i < N_WHOLE; i++) check_whole(WHOLE[i]);
+}
+
 static void test_logits(void **state) {
     static const char *const folders[] = {"w8a16-int8-naive", "fp8-dynamic", "w4a16-g128", "target-precedence", "w4a16-g128-asym", "gptq-v1-desc-act", "awq-gemm",
-                                          "fp8-native-block", "fp8-static", "kv-cache-fp8"};
+                                          "fp8-native-block", "fp8-static", "kv-cache-fp8", "gptq-2bit", "gptq-3bit", "gptq-8bit", "gptq-dynamic", "pack-widths", "pack-words",
+                                          "narrow-floats", "quantized-embeddings", "kv-heads"};
     static const int32_t blocks[] = {0, 1, 2, 3};
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         oz_err err = {0};
@@ -125,6 +168,6 @@ static void test_logits(void **state) {
 
 int main(void) {
     oz_log_quiet(true);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_weights), cmocka_unit_test(test_logits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_weights), cmocka_unit_test(test_whole), cmocka_unit_test(test_logits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
