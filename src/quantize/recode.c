@@ -41,6 +41,7 @@ static const char *from_fields(oz_recode *out, const oz_scheme *from, const oz_w
 }
 
 static const char *from_fp8(oz_recode *out, const oz_scheme *from, const oz_weight *w) {
+    if (from->input.group_size > 0 && w->cols % from->input.group_size != 0) return "its inputs are quantized in groups that do not divide its columns";
     out->to = *from;
     out->to.store = OZ_STORE_BYTES;
     out->to.format = "float-quantized";

@@ -19,6 +19,7 @@ static bool bytes_alone(const oz_scheme *s) { return int_bytes(s) && !has_inputs
 static bool bytes_grouped(const oz_scheme *s) { return int_bytes(s) && has_inputs(s) && s->bits == 8 && s->group_size > 0; }
 static bool float_grouped(const oz_scheme *s) { return s->store == OZ_STORE_BYTES && s->is_float && s->group_size > 0 && s->block_rows == 0; }
 static bool column_order(const oz_scheme *s) { return s->column_order; }
+static bool by_words(const oz_scheme *s) { return packed(s) && s->old_layout && 32 % s->bits != 0; }
 
 static const struct { const char *why; bool (*is_so)(const oz_scheme *s); } RULES[] = {
     {"vLLM has no kernel for zero points of weights whose inputs are quantized", asymmetric_with_inputs},
@@ -27,6 +28,7 @@ static const struct { const char *why; bool (*is_so)(const oz_scheme *s); } RULE
     {"vLLM runs integers that lie one a byte with quantized inputs alone", bytes_alone},
     {"vLLM has no kernel for int8 weights in groups with quantized inputs", bytes_grouped},
     {"vLLM runs float8 weights with one scale a tensor, a channel or a block, not a group", float_grouped},
+    {"packed as before compressed-tensors 0.18, whole fields a word; newer libraries misread it", by_words},
     {"compressed-tensors 0.20 refuses columns in an order of their own (actorder group); vLLM reads them", column_order},
 };
 enum { N_RULES = sizeof RULES / sizeof *RULES };

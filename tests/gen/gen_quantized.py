@@ -106,10 +106,10 @@ def fp8(blocks):
         rows, cols = SHAPES[m]
         w = (torch.randn(rows, cols, generator=c.g) * 100).to(torch.float8_e4m3fn)
         del c.tensors[m + '.weight']
-        s = torch.rand((-(-rows // 24), -(-cols // 24)) if blocks else (), generator=c.g) * 0.002 + 0.001
+        s = torch.rand((-(-rows // 24), cols // 16) if blocks else (), generator=c.g) * 0.002 + 0.001
         c.tensors[m + '.weight'], c.tensors[m + ('.weight_scale_inv' if blocks else '.weight_scale')] = w, s
-        c.dense[m] = w.float() * (s.repeat_interleave(24, 0)[:rows].repeat_interleave(24, 1)[:, :cols] if blocks else s)
-    c.config = {'quant_method': 'fp8', 'activation_scheme': 'dynamic', 'fmt': 'e4m3', **({'weight_block_size': [24, 24]} if blocks else {})}
+        c.dense[m] = w.float() * (s.repeat_interleave(24, 0)[:rows].repeat_interleave(16, 1) if blocks else s)
+    c.config = {'quant_method': 'fp8', 'activation_scheme': 'dynamic', 'fmt': 'e4m3', **({'weight_block_size': [24, 16]} if blocks else {})}
     return c
 
 

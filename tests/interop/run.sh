@@ -21,6 +21,7 @@ gguf=
 case $source in *.gguf) gguf=$source; ./ounce convert "$source" -o "$work/bf16" --to bf16 --force; source=$work/bf16 ;; esac
 status=0
 "$venv/bin/python" tests/interop/quantized.py ./ounce "$source" "$text" "$work" --windows "${WINDOWS:-4}" || status=1
+"$venv/bin/python" tests/interop/convert.py ./ounce "$work" || status=1
 "$venv/bin/python" tests/interop/gguf_types.py ./ounce "$work" || status=1
 if [ -n "$gguf" ]; then "$venv/bin/python" tests/interop/gguf_kl.py ./ounce "$gguf" "$text" "$work" --windows "${WINDOWS:-4}" || status=1
 else echo "gguf_kl.py is left out: it starts from the GGUF, and $source is none" >&2; fi

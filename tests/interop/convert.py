@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Do the checkpoints that `ounce convert --to compressed-tensors` writes mean to compressed-tensors and transformers what they mean to us?
+
+  convert.py OUNCE WORK [--only NAME,...]
+
+Sources: tiny llamas of every family and scheme (tests/gen/gen_quantized.py), GGUFs of the tests, what `ounce quantize` makes of a small model, and hybrids of those. Each is converted;
+every module's weight, dequantized by the library, must equal `ounce convert --to f32` to the bit. Where transformers 5.23 loads the result, it loads without a missing or unexpected tensor, and
+weight-only logits agree to a mean KL of 1e-3; with quantized inputs, the library scales them by amax/127.5 and we by amax/127, so each program's KL to its own logits with the inputs left alone
+stands for them. Where it cannot (asymmetric pack-quantized, an order of columns, which 0.20 refuses), the library's decompressor is called module by module; columns are
+put in order here.
+"""
+import argparse, json, os, re, subprocess, sys, warnings
+
+os.environ.update(HF_HUB_OFFLINE='1', TRANSFORMERS_VERBOSITY='error', TQDM_DISABLE='1', CUDA_VISIBLE_DEVICES='')
+warnings.filterwarnings('ignore')
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '../gen'))
+
+import gen_quantized
+import torch
+from compressed_tensors.compressors import BaseCompressor, unpack_from_int32
+from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme
+from compressed_tensors.utils import match_name
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+ap = argparse.ArgumentParser()
+ap.add_argument('ounce')
+ap.add_argument('work')
+ap.add_argument('--only', default='')
+a = ap.parse_args()
+rows = []
+
+
+def path(*names): return os.path.join(a.work, 'convert', *names)
+
+
+def check(name, value, good, limit):
+    rows.append(good)
+    print(f"{'ok  ' if good else 'FAIL'}  {name:44} {value:>34}  {limit}", flush=True)
+
+
+def ounce(*args):
+    p = subprocess.run([a.ounce, *map(str, args), '-q'], capture_output=True, text=True)
+    if p.returncode: sys.exit(f"ounce {' '.join(map(str, args))}: {p.stderr.strip()}")
+
+
+def tensors(folder):
+    out = {}
+    for f in sorted(os.listdir(folder)):
+        if f.endswith('.safetensors'): out.update(load_file(os.path.join(folder, f)))
+    return out
+
+
+def config(folder): return json.load(open(os.path.join(folder, 'config.json')))
+
+
+def floats(folder):
+    ounce('convert', folder, '-o', path('dense'), '--to', 'f32', '--force')
+    return tensors(path('dense'))
+
+
+# ---- through the library's decompressor ----
+
+def scheme_of(groups, module):
+    """The group of a module as written: exact name, expression, class name."""
+    ranked = sorted((('re:' in t, t == 'Linear', i), g) for i, g in enumerate(groups.values()) for t in g['targets'] if t == 'Linear' or match_name(module, t))
+    return ranked[0][1] if ranked else None
+
+
+def decompress(stored, module, group):
+    parts = {k[len(module) + 1:]: v for k, v in stored.items() if k.startswith(module + '.') and not k.endswith('.bias')}
+    order = parts.pop('weight_g_idx', None)
+    args = dict(group['weights'], actorder=None)
+    scheme = QuantizationScheme(targets=[module], weights=args, input_activations=group['input_activations'], format=group['format'])
+    if parts['weight_scale'].is_floating_point() and parts['weight_scale'].dtype != torch.float8_e4m3fn: parts['weight_scale'] = parts['weight_scale'].float()
+    if order is None: return BaseCompressor.get_value_from_registry(group['format']).decompress(parts, scheme)['weight']
+    codes = unpack_from_int32(parts['weight_packed'], args['num_bits'], torch.Size(parts['weight_shape'].tolist())).float()
+    idx, zeros = order.long(), parts.get('weight_zero_point')
+    if zeros is not None: zeros = unpack_from_int32(zeros, args['num_bits'], torch.Size([codes.shape[0], parts['weight_scale'].shape[1]]), packed_dim=0)
+    return (codes - (zeros.float()[:, idx] if zeros is not None else 0)) * parts['weight_scale'][:, idx]
+
+
+def through_decompressor(name, folder, dense):
+    stored, groups, differ, total = tensors(folder), config(folder)['quantization_config']['config_groups'], 0, 0
+    for key in stored:
+        if not key.endswith('.weight_scale'): continue
+        module = key[:-len('.weight_scale')]
+        theirs, total = decompress(stored, module, scheme_of(groups, module)), total + 1
+        differ += not torch.equal(theirs, dense[module + '.weight'].to(theirs.dtype))
+    check(f'{name}: decompressor', f'{differ} of {total} weights differ', differ == 0 and total > 0, 'bit for bit, in its type')
+
+
+# ---- through transformers ----
+
+def kl(p, q):
+    x, y = torch.log_softmax(p.double(), -1), torch.log_softmax(q.double(), -1)
+    return (x.exp() * (x - y)).sum(-1).mean().item()
+
+
+def logits(folder, ids):
+    with open(path('ids'), 'w') as f: f.write(' '.join(map(str, ids)))
+    ounce('logits', folder, '--ids', path('ids'), '-o', path('logits.safetensors'), '--dtype', 'f32')
+    return load_file(path('logits.safetensors'))['logits']
+
+
+def through_transformers(name, folder, dense, inputs):
+    narrow = any('fp4' in g['format'] or 'mx' in g['format'] for g in config(folder)['quantization_config']['config_groups'].values())
+    dtype = torch.bfloat16 if narrow else torch.float32  # it dequantizes those to bf16 alone
+    # the pad token that transformers assumes is outside of tiny vocabularies
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, pad_token_id=0)
+    bad = {k: v for k, v in info.items() if v}
+    check(f'{name}: loads', 'nothing missing or unexpected' if not bad else str(bad)[:60], not bad, '')
+    ids = torch.arange(40) * 7 % config(folder)['vocab_size']
+    model.eval()
+    with torch.no_grad():
+        model(ids[None])  # the first pass dequantizes
+        theirs = torch.nn.Module.float(model)(ids[None]).logits[0]
+    differ = [k for k, w in model.state_dict().items() if k in dense and not torch.equal(w.float(), dense[k].to(dtype).float())]
+    check(f'{name}: transformers', f'{len(differ)} of {len(dense)} weights differ', not differ, f'as {str(dtype)[6:]}')
+    ours = logits(folder, ids.tolist())
+    if not inputs: return check(f'{name}: logits', f'mean KL {kl(theirs, ours):.2e}', kl(theirs, ours) < 1e-3, '1e-3')
+    ounce('convert', folder, '-o', path('dense'), '--to', 'f32', '--force')
+    plain = logits(path('dense'), ids.tolist())
+    check(f'{name}: logits', f'mean KL {kl(theirs, ours):.1e}, to floats {kl(plain, ours):.1e} {kl(plain, theirs):.1e}', kl(theirs, ours) < 1.5 * max(kl(plain, ours), kl(plain, theirs)), 'as far as each from floats')
+
+
+# ---- one checkpoint ----
+
+def one(name, source, *more):
+    folder = path(name + '-ct')
+    ounce('convert', source, '-o', folder, '--to', 'compressed-tensors', '--force', *more)
+    if subprocess.run([a.ounce, 'verify', folder], capture_output=True).returncode: check(f'{name}: verify', 'findings', False, '')
+    q = config(folder)['quantization_config']
+    groups = q['config_groups'].values()
+    dense = floats(folder)
+    if not more:
+        original = floats(source)
+        differ = [k for k in original if not torch.equal(original[k], dense[k])]
+        check(f'{name}: nothing lost', f'{len(differ)} of {len(dense)} tensors differ', not differ and original.keys() == dense.keys(), 'equal values')
+    ordered = any(g['weights']['actorder'] for g in groups)
+    try: QuantizationConfig.model_validate(q)
+    except Exception: check(f'{name}: config', 'refused', ordered, 'an order of columns is')
+    else: check(f'{name}: config', 'valid', not ordered, 'compressed-tensors 0.20')
+    if name == 'pack-words': return check(f'{name}: its layout', q['version'], q['version'] == '0.17.1', 'kept; 0.20 misreads it')
+    through_decompressor(name, folder, dense)
+    by_hand = ordered or any(g['format'] == 'pack-quantized' and not g['weights']['symmetric'] for g in groups)
+    if not by_hand and q['kv_cache_scheme'] is None: through_transformers(name, folder, dense, any(g['input_activations'] for g in groups))
+
+
+SMALL = dict(model_type='llama', hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, num_key_value_heads=2, torch_dtype='bfloat16', initializer_range=0.1,
+             tie_word_embeddings=False, architectures=['LlamaForCausalLM'])
+EXPERTS = dict(SMALL, model_type='qwen3_moe', architectures=['Qwen3MoeForCausalLM'], head_dim=32, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, decoder_sparse_step=1, mlp_only_layers=[],
+               norm_topk_prob=True, pad_token_id=0)
+
+
+def small(name, scheme, shape=SMALL):
+    """A model of random weights, made once, or the same under a scheme."""
+    dense = path(shape['model_type'])
+    if not os.path.isdir(dense):
+        with open(dense + '.json', 'w') as f: json.dump(shape, f)
+        ounce('synth', dense + '.json', '-o', dense, '--seed', 1)
+    if not scheme: return dense
+    ounce('quantize', dense, '-o', path(name), '--scheme', scheme, '--force', *(['--group-size', 32] if scheme == 'W4A16' else []))
+    return path(name)
+
+
+def sources():
+    for n in [*gen_quantized.NAMES, *gen_quantized.MORE]: yield n, lambda n=n: (gen_quantized.write(n, path(n)), path(n))[1], []
+    for n in ('gemma3', 'phi3', 'mixtral'): yield n + '.gguf', lambda n=n: f'tests/golden/gguf/{n}.gguf', []
+    for n in ('llama', 'types'): yield n + '.gguf', lambda n=n: f'tests/golden/gguf/{n}.gguf', ['--lossy']
+    for s in ('W4A16', 'W8A16', 'W8A8', 'FP8_DYNAMIC'): yield s, lambda s=s: small(s, s), []
+    take = lambda pattern, s, shape=SMALL: ['--take', f'{pattern}={small(str(s) + "-" + shape["model_type"], s, shape)}']
+    yield 'hybrid of widths', lambda: small('W4A16', 'W4A16'), take(r're:.*down_proj', None) + take(r're:.*layers\.1\.self_attn', 'W8A16')
+    yield 'hybrid of inputs', lambda: small('W8A8', 'W8A8'), take(r're:.*down_proj', None) + take(r're:.*layers\.0\.self_attn', 'W4A16') + take(r're:.*layers\.1\.self_attn', 'FP8_DYNAMIC')
+    yield 'hybrid by layer', lambda: small('W8A16', 'W8A16'), take(r're:.*layers\.1\..*up_proj', 'W4A16') + take(r're:.*layers\.1\..*gate_proj', 'W4A16')
+    yield 'experts', lambda: small('experts', 'W8A16', EXPERTS), []
+    yield 'hybrid with experts', lambda: small('experts', 'W8A16', EXPERTS), take(r're:.*self_attn', 'W4A16', EXPERTS)
+
+
+os.makedirs(path(), exist_ok=True)
+for name, source, more in sources():
+    if not a.only or name in a.only.split(','): one(name, source(), *more)
+print(f'{sum(rows)} good, {len(rows) - sum(rows)} bad')
+sys.exit(0 if all(rows) else 1)
