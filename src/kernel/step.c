@@ -83,12 +83,16 @@ static void run_attention(const oz_step_call *x, const oz_step *s) {
     oz_dev_ops(x->dev)->attention(x->dev, &(oz_attn_args){col(b, s->src_col), b->width, col(d, s->dst_col), d->width, &x->kv[s->layer], s->n_heads, p->attn_scale, s->window, p->attn_softcap});
 }
 
-static void run_latent(const oz_step_call *x, const oz_step *s) {
+oz_latent_args oz_step_latent(const oz_step_call *x, const oz_step *s) {
     const oz_program *p = x->p;
     const oz_step_buf *d = &p->bufs[s->dst], *b = &p->bufs[s->src];
-    const oz_kv *kv = &x->kv[s->layer];
-    oz_dev_ops(x->dev)->latent(x->dev, &(oz_latent_args){col(b, s->src_col), b->width, col(d, s->dst_col), d->width, kv, s->n_heads, s->n, s->n_rope, oz_packed_rows(s->latent->values[0]), s->window,
-                                                         p->attn_scale, p->attn_softcap, s->latent, &p->latent});
+    return (oz_latent_args){col(b, s->src_col), b->width, col(d, s->dst_col), d->width, &x->kv[s->layer], s->n_heads, s->n, s->n_rope, oz_packed_rows(s->latent->values[0]), s->window,
+                            p->attn_scale, p->attn_softcap, s->latent, &p->latent};
+}
+
+static void run_latent(const oz_step_call *x, const oz_step *s) {
+    const oz_latent_args a = oz_step_latent(x, s);
+    oz_dev_ops(x->dev)->latent(x->dev, &a);
 }
 
 /* By multiplications of one head: kv_b with each latent, or once as it is turned with each query and once with each output; and those of attention, where

@@ -134,6 +134,7 @@ typedef struct oz_step_call {
     int64_t n_tok;                        /* rows of the batch */
     int64_t row0, n_rows;                 /* of the batch's list of rows, for the head */
 } oz_step_call;
+oz_latent_args oz_step_latent(const oz_step_call *x, const oz_step *s); /* of a step LATENT */
 bool oz_step_can(const oz_dev *dev, const oz_step *s);
 void oz_step_run(const oz_step_call *x, const oz_step *s);
 

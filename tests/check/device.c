@@ -4,6 +4,7 @@
  * the matrix units' f32, which truncate), K their length. Where the device expands a grouped weight to 16 bits for many rows, that rounding is
  * in the bound. In deterministic mode a token alone and in company must give the same bits. */
 #include "device.h"
+#include "latent.h"
 #include "kernel/step.h"
 
 /* ---- device memory with guards ---- */
@@ -331,6 +332,10 @@ static void rows_run(dck *k) {
             k->ref_ops->rope(k->ref, want, r.ld, r.n_vec, r.dim, r.cs, r.sn, r.dim / 2, r.n_tok);
             k->ops->rope(k->dev, y.p, r.ld, r.n_vec, r.dim, cs.p, sn.p, r.dim / 2, r.n_tok);
             compare(k, &y, want, r.n_tok, r.ld, r.n, 4, 1e-5, "rope");
+            k->ops->upload(k->dev, y.p, want, (size_t)total * 4);
+            k->ref_ops->rope_pairs(k->ref, want, r.ld, r.n_vec, r.dim, r.cs, r.sn, r.dim / 2, r.n_tok);
+            k->ops->rope_pairs(k->dev, y.p, r.ld, r.n_vec, r.dim, cs.p, sn.p, r.dim / 2, r.n_tok);
+            compare(k, &y, want, r.n_tok, r.ld, r.n, 4, 1e-5, "rope of pairs");
             k->ref_ops->silu_mul(k->ref, want, r.ld, r.x, r.x2, r.ld, r.n_tok, r.n);
             k->ops->silu_mul(k->dev, y.p, r.ld, x.p, x2.p, r.ld, r.n_tok, r.n);
             compare(k, &y, want, r.n_tok, r.ld, r.n, 24, 1e-30, "silu_mul");
@@ -388,17 +393,19 @@ static void begun(dck *k, const batch *b) {
 
 static void attention_case(dck *k, int i) {
     k->c->n_cases++;
-    static const int64_t heads[][2] = {{1, 1}, {9, 3}, {4, 4}, {8, 1}, {6, 3}, {14, 2}, {32, 8}}, dims[] = {8, 16, 64, 80, 128, 200, 256}, windows[] = {0, 0, 0, 1, 5, 64, 100};
+    static const int64_t heads[][2] = {{1, 1}, {9, 3}, {4, 4}, {8, 1}, {6, 3}, {14, 2}, {32, 8}, {19, 1}}, dims[] = {8, 16, 64, 80, 128, 200, 256}, windows[] = {0, 0, 0, 1, 5, 64, 100};
     ck *c = k->c;
     const int h = (int)ck_int(c, 0, CK_COUNT(heads) - 1);
-    const int64_t n_h = heads[h][0], n_kvh = heads[h][1], hd = dims[ck_int(c, 0, CK_COUNT(dims) - 1)], n_kv = n_kvh * hd, width = n_h * hd, kv_floats = N_BLOCKS * n_kv * OZ_KV_BLOCK;
+    const bool in_keys = heads[h][1] == 1 && i % 2; /* values are the first columns of keys, as of latents */
+    const int64_t n_h = heads[h][0], n_kvh = heads[h][1], hd = in_keys && i % 4 == 1 ? 576 : dims[ck_int(c, 0, CK_COUNT(dims) - 1)], vdim = !in_keys ? hd : hd == 576 ? 512 : ck_int(c, 1, hd);
+    const int64_t n_kv = n_kvh * hd, width = n_h * hd, out_width = n_h * vdim, kv_floats = N_BLOCKS * n_kv * OZ_KV_BLOCK;
     batch b;
     batch_make(c, &b, 10, i % 2);
     const int64_t n = b.b.n_tok;
-    float *kh = floats(c, kv_floats, CK_NORMAL), *vh = floats(c, kv_floats, CK_NORMAL), *q = floats(c, n * width, CK_NORMAL), *rows = floats(c, n * 2 * n_kv, CK_NORMAL), *want = oz_alloc_array((size_t)(n * width), 4);
+    float *kh = floats(c, kv_floats, CK_NORMAL), *vh = floats(c, kv_floats, CK_NORMAL), *q = floats(c, n * width, CK_NORMAL), *rows = floats(c, n * 2 * n_kv, CK_NORMAL), *want = oz_alloc_array((size_t)(n * out_width), 4);
     dbuf kd = dbuf_new(k, (size_t)kv_floats * 4, kh), vd = dbuf_new(k, (size_t)kv_floats * 4, vh), qd = dbuf_new(k, (size_t)(n * width) * 4, q), rd = dbuf_new(k, (size_t)(n * 2 * n_kv) * 4, rows),
-         out = dbuf_new(k, (size_t)(n * width) * 4, NULL);
-    const oz_kv host = {kh, vh, n_kvh, hd, hd, NULL, NULL}, dev = {kd.p, vd.p, n_kvh, hd, hd, NULL, NULL};
+         out = dbuf_new(k, (size_t)(n * out_width) * 4, NULL);
+    const oz_kv host = {kh, in_keys ? NULL : vh, n_kvh, hd, vdim, NULL, NULL}, dev = {kd.p, in_keys ? NULL : vd.p, n_kvh, hd, vdim, NULL, NULL};
     begun(k, &b);
     k->ref_ops->kv_write(k->ref, &host, rows, rows + n_kv, 2 * n_kv);
     k->ops->kv_write(k->dev, &dev, rd.p, (float *)rd.p + n_kv, 2 * n_kv);
@@ -406,11 +413,11 @@ static void attention_case(dck *k, int i) {
     ck_same(c, kk, kh, (size_t)kv_floats * 4, "keys");
     ck_same(c, vv, vh, (size_t)kv_floats * 4, "values");
     free(kk), free(vv);
-    oz_attn_args a = {q, width, want, width, &host, n_h, (i % 5 ? 1.0f : 20.0f) / sqrtf((float)hd), windows[ck_int(c, 0, CK_COUNT(windows) - 1)], i % 3 == 1 ? 3.0f : 0.0f};
+    oz_attn_args a = {q, width, want, out_width, &host, n_h, (i % 5 ? 1.0f : 20.0f) / sqrtf((float)hd), windows[ck_int(c, 0, CK_COUNT(windows) - 1)], i % 3 == 1 ? 3.0f : 0.0f};
     k->ref_ops->attention(k->ref, &a);
     a.q = qd.p, a.out = out.p, a.kv = &dev;
     k->ops->attention(k->dev, &a);
-    compare(k, &out, want, n, width, width, 64, i % 5 ? 2e-5 : 2e-4, "attention");
+    compare(k, &out, want, n, out_width, out_width, 64, i % 5 ? 2e-5 : 2e-4, "attention");
     float *all = dbuf_take(k, &out, "attention");
     ended(k);
     /* the last token alone: the same bits, however the keys are cut */
@@ -422,7 +429,7 @@ static void attention_case(dck *k, int i) {
     a.q = (float *)qd.p + (n - 1) * width;
     k->ops->attention(k->dev, &a);
     float *alone = dbuf_take(k, &out, "attention");
-    ck_same(c, alone, all + (n - 1) * width, (size_t)width * 4, "a query alone and in company");
+    ck_same(c, alone, all + (n - 1) * out_width, (size_t)out_width * 4, "a query alone and in company");
     ended(k);
     free(alone), free(all);
     dbuf *bufs[] = {&kd, &vd, &qd, &rd, &out};
@@ -434,6 +441,82 @@ static void attention_case(dck *k, int i) {
 static void attention_run(dck *k) {
     for (int i = 0; i < 40; i++)
         if (!ck_skip(k->c)) attention_case(k, i);
+}
+
+/* Keys and values expanded from latents: where they go, and attention whose values have a width of their own. */
+static void mla_case(dck *k) {
+    ck *c = k->c;
+    const int64_t n_h = ck_int(c, 1, 9), own = ck_int(c, 1, 70), n_rope = 2 * ck_int(c, 1, 20), vdim = ck_int(c, 1, 150), hd = own + n_rope, each = own + vdim, ld = n_h * each + n_rope + ck_int(c, 0, 3);
+    batch b;
+    batch_make(c, &b, 10, false);
+    k->c->n_cases++;
+    const int64_t n = b.b.n_tok, k_floats = N_BLOCKS * n_h * hd * OZ_KV_BLOCK, v_floats = N_BLOCKS * n_h * vdim * OZ_KV_BLOCK;
+    float *kh = floats(c, k_floats, CK_NORMAL), *vh = floats(c, v_floats, CK_NORMAL), *rows = floats(c, n * ld, CK_NORMAL), *q = floats(c, n * n_h * hd, CK_NORMAL), *want = oz_alloc_array((size_t)(n * n_h * vdim), 4);
+    dbuf kd = dbuf_new(k, (size_t)k_floats * 4, kh), vd = dbuf_new(k, (size_t)v_floats * 4, vh), rd = dbuf_new(k, (size_t)(n * ld) * 4, rows), qd = dbuf_new(k, (size_t)(n * n_h * hd) * 4, q),
+         out = dbuf_new(k, (size_t)(n * n_h * vdim) * 4, NULL);
+    const oz_kv host = {kh, vh, n_h, hd, vdim, NULL, NULL}, dev = {kd.p, vd.p, n_h, hd, vdim, NULL, NULL};
+    begun(k, &b);
+    k->ref_ops->mla_write(k->ref, &host, &(oz_mla_args){rows, rows + n_h * each, ld, ld, n_rope});
+    k->ops->mla_write(k->dev, &dev, &(oz_mla_args){rd.p, (float *)rd.p + n_h * each, ld, ld, n_rope});
+    float *kk = dbuf_take(k, &kd, "keys"), *vv = dbuf_take(k, &vd, "values");
+    ck_same(c, kk, kh, (size_t)k_floats * 4, "keys"), ck_same(c, vv, vh, (size_t)v_floats * 4, "values");
+    oz_attn_args a = {q, n_h * hd, want, n_h * vdim, &host, n_h, 1 / sqrtf((float)hd), 0, 0};
+    k->ref_ops->attention(k->ref, &a);
+    a.q = qd.p, a.out = out.p, a.kv = &dev;
+    k->ops->attention(k->dev, &a);
+    compare(k, &out, want, n, n_h * vdim, n_h * vdim, 64, 2e-5, "attention");
+    ended(k);
+    dbuf *bufs[] = {&kd, &vd, &rd, &qd, &out};
+    for (int j = 0; j < CK_COUNT(bufs); j++) dbuf_free(k, bufs[j]);
+    void *hosts[] = {kh, vh, rows, q, want};
+    for (int j = 0; j < CK_COUNT(hosts); j++) oz_free(hosts[j]);
+    free(kk), free(vv);
+}
+
+static void latent_run(dck *k) {
+    for (int i = 0; i < 15; i++)
+        if (!ck_skip(k->c)) mla_case(k);
+    ck_latents(k->c, k->dev, k->ops, 40, k->deterministic);
+}
+
+/* Convolution and scan of segments with slots of their own: what comes out, and the slots. y of the first is written beside x, in the same rows. */
+static void scan_case(dck *k, int i) {
+    ck *c = k->c;
+    const int64_t n = i % 3 ? ck_int(c, 1, 90) : 64 * ck_int(c, 1, 3), taps = ck_int(c, 1, 5), n_state = ck_int(c, 1, 20), ld = 4 * n + 2 * n_state + ck_int(c, 0, 3), kept = (taps - 1) * n, held = n_state * n;
+    batch b;
+    batch_make(c, &b, 10, i % 4 == 3);
+    for (int s = 0; s < b.b.n_segs; s++) b.segs[s].pos0 *= ck_int(c, 0, 1);
+    static const int32_t slots[MAX_SEGS] = {3, 0, 5, 1, 2};
+    b.b.slots = slots;
+    k->c->n_cases++;
+    const int64_t n_tok = b.b.n_tok;
+    float *in = floats(c, n_tok * ld, CK_NORMAL), *w = floats(c, taps * n, CK_NORMAL), *bias = floats(c, n, CK_NORMAL), *own = floats(c, held, CK_NORMAL), *skip = floats(c, n, CK_NORMAL);
+    float *conv = floats(c, 6 * kept, CK_NORMAL), *scan = floats(c, 6 * held, CK_NORMAL), *y = oz_alloc_array((size_t)(n_tok * n), 4);
+    for (int64_t j = 0; j < held; j++) own[j] = -expf(own[j]);
+    for (int64_t t = 0; t < n_tok && i % 5 == 2; t++) in[t * ld + 2 * n] = 30; /* where softplus is the value itself */
+    dbuf ind = dbuf_new(k, (size_t)(n_tok * ld) * 4, in), wd = dbuf_new(k, (size_t)(taps * n) * 4, w), bd = dbuf_new(k, (size_t)n * 4, bias), ownd = dbuf_new(k, (size_t)held * 4, own), skipd = dbuf_new(k, (size_t)n * 4, skip),
+         convd = dbuf_new(k, (size_t)(6 * kept) * 4, conv), scand = dbuf_new(k, (size_t)(6 * held) * 4, scan), yd = dbuf_new(k, (size_t)(n_tok * n) * 4, NULL);
+    float *di = ind.p;
+    begun(k, &b);
+    k->ref_ops->conv(k->ref, &(oz_conv_args){in, in + n, ld, w, i % 4 ? bias : NULL, conv, n, taps});
+    k->ops->conv(k->dev, &(oz_conv_args){di, di + n, ld, wd.p, i % 4 ? bd.p : NULL, convd.p, n, taps});
+    compare(k, &ind, in, n_tok, ld, ld, 64, 2e-6, "conv");
+    compare(k, &convd, conv, 6, kept, kept, 0, 0, "the convolution's slots");
+    k->ops->upload(k->dev, ind.p, in, (size_t)(n_tok * ld) * 4); /* from here on the same inputs */
+    k->ref_ops->scan(k->ref, &(oz_scan_args){in + n, in + 2 * n, in + 4 * n, in + 4 * n + n_state, in + 3 * n, ld, y, n, own, skip, scan, n, n_state});
+    k->ops->scan(k->dev, &(oz_scan_args){di + n, di + 2 * n, di + 4 * n, di + 4 * n + n_state, di + 3 * n, ld, yd.p, n, ownd.p, skipd.p, scand.p, n, n_state});
+    compare(k, &yd, y, n_tok, n, n, 64, 1e-4, "scan");
+    compare(k, &scand, scan, 6, held, held, 64, 2e-5, "the scan's slots");
+    ended(k);
+    dbuf *bufs[] = {&ind, &wd, &bd, &ownd, &skipd, &convd, &scand, &yd};
+    for (int j = 0; j < CK_COUNT(bufs); j++) dbuf_free(k, bufs[j]);
+    void *hosts[] = {in, w, bias, own, skip, conv, scan, y};
+    for (int j = 0; j < CK_COUNT(hosts); j++) oz_free(hosts[j]);
+}
+
+static void scan_run(dck *k) {
+    for (int i = 0; i < 30; i++)
+        if (!ck_skip(k->c)) scan_case(k, i);
 }
 
 static void batch_run(dck *k) {
@@ -611,6 +694,7 @@ static void memory_run(dck *k) {
 const dck_suite dck_suites[] = {
     {"products", "2^-22 sqrt(K) sum|wx|", products}, {"rows", "exact, or ULPs", rows_run},          {"batch", "exact, or ULPs", batch_run},
     {"attention", "ref, 2e-5", attention_run},       {"sinks", "1e-12", sinks_run},
+    {"latent", "u |wv| 4 (1 + |s|)", latent_run},    {"scan", "ref, 1e-4", scan_run},
     {"experts", "exact, or ULPs", experts_run},      {"memory", "exact", memory_run},
     {"lowered", "plain executor", ck_lowered},
     {NULL, NULL, NULL},

@@ -66,6 +66,32 @@ static void norm_last_head(oz_dev *d, float *y, int64_t ld_y, const float *x, in
 }
 static void quantize_tail(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n) { right->quantize(d, y, x, ld_x, n_tok, n - 1); }
 static void rope_swapped(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok) { right->rope(d, x, ld, n_heads, head_dim, sin, cos, half, n_tok); }
+static void rope_pairs_halves(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok) { right->rope(d, x, ld, n_heads, head_dim, cos, sin, half, n_tok); }
+static void mla_rope(oz_dev *d, const oz_kv *kv, const oz_mla_args *a) {
+    oz_mla_args b = *a;
+    b.ld_rope = 0; /* all tokens take the first one's shared part */
+    right->mla_write(d, kv, &b);
+}
+static void latent_scale(oz_dev *d, const oz_latent_args *a) {
+    oz_latent_args b = *a;
+    b.scale *= 1.02f;
+    right->latent(d, &b);
+}
+static void latent_window(oz_dev *d, const oz_latent_args *a) {
+    oz_latent_args b = *a;
+    b.window = 0;
+    right->latent(d, &b);
+}
+static void conv_taps(oz_dev *d, const oz_conv_args *a) {
+    oz_conv_args b = *a;
+    b.w = a->w + (a->taps > 1 ? a->n : 0), b.taps -= a->taps > 1; /* the oldest one forgotten */
+    right->conv(d, &b);
+}
+static void scan_values(oz_dev *d, const oz_scan_args *a) {
+    oz_scan_args b = *a;
+    b.n_state -= b.n_state > 1;
+    right->scan(d, &b);
+}
 static void rope_table_factor(oz_dev *d, float *cos, float *sin, const float *inv_freq, int64_t half, float factor) { right->rope_table(d, cos, sin, inv_freq, half, 1.0f); }
 static void kv_swapped(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld) { right->kv_write(d, kv, v, k, ld); }
 static void attention_scale(oz_dev *d, const oz_attn_args *a) {
@@ -163,7 +189,8 @@ MUTATION(silu_swapped, silu_mul) MUTATION(add_tail, add) MUTATION(gather_row0, g
 MUTATION(stat_targets, sink_stat) MUTATION(stat_vocab, sink_stat) MUTATION(kl_swapped, sink_kl) MUTATION(combine_one, combine) MUTATION(sort_part, sort)
 MUTATION(route_last, route) MUTATION(spread_unsorted, spread) MUTATION(grouped_next, grouped_linear) MUTATION(begin_blocks, begin) MUTATION(begin_position, begin)
 MUTATION(end_silent, end) MUTATION(mem_dirty, mem_new) MUTATION(upload_tail, upload) MUTATION(download_tail, download) MUTATION(form_bytes_wide, form_bytes)
-MUTATION(lower_scale, lower) MUTATION(lowered_skip, lowered_run)
+MUTATION(lower_scale, lower) MUTATION(lowered_skip, lowered_run) MUTATION(rope_pairs_halves, rope_pairs) MUTATION(mla_rope, mla_write)
+MUTATION(latent_scale, latent) MUTATION(latent_window, latent) MUTATION(conv_taps, conv) MUTATION(scan_values, scan)
 
 #define ROW(fn, suites) {#fn, suites, apply_##fn, OZ_MUTATION_NONE},
 #define ROW_INSIDE(id, suites, what) {what, suites, NULL, OZ_MUTATION_##id},
@@ -174,6 +201,7 @@ static const mutation mutations[] = {
     ROW(linear_bias, "products") ROW(linear_last_token, "products") ROW(linear_x_scale, "products") ROW(linear_one_part, "products")
     ROW(embed_ld, "batch") ROW(norm_eps, "rows") ROW(norm_last_head, "rows") ROW(quantize_tail, "rows") ROW(rope_swapped, "rows") ROW(rope_table_factor, "batch")
     ROW(kv_swapped, "attention") ROW(attention_scale, "attention") ROW(attention_window, "attention") ROW(attention_softcap, "attention") ROW(gelu_silu, "rows") ROW(scale_tail, "rows") ROW(softcap_last, "rows")
+    ROW(rope_pairs_halves, "rows") ROW(mla_rope, "latent") ROW(latent_scale, "latent") ROW(latent_window, "latent") ROW(conv_taps, "scan") ROW(scan_values, "scan")
     ROW(silu_swapped, "rows") ROW(add_tail, "rows") ROW(gather_row0, "batch")
     ROW(route_last, "experts") ROW(sort_part, "experts") ROW(spread_unsorted, "experts") ROW(grouped_next, "experts") ROW(combine_one, "experts")
     ROW(stat_targets, "sinks") ROW(stat_vocab, "sinks") ROW(kl_swapped, "sinks") ROW(lower_scale, "lowered") ROW(lowered_skip, "lowered")

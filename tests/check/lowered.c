@@ -20,7 +20,11 @@ static const family families[] = {
     {"qwen3", "Qwen3ForCausalLM", "", true},
     {"gemma2", "Gemma2ForCausalLM", ", \"sliding_window\": 24, \"attn_logit_softcapping\": 2.0, \"final_logit_softcapping\": 4.0, \"query_pre_attn_scalar\": 40", false},
     {"gemma3_text", "Gemma3ForCausalLM", ", \"sliding_window\": 24, \"sliding_window_pattern\": 2, \"rope_local_base_freq\": 500.0, \"query_pre_attn_scalar\": 40", false},
-    {"phi3", "Phi3ForCausalLM", ", \"partial_rotary_factor\": 0.5, \"sliding_window\": 40", false}};
+    {"phi3", "Phi3ForCausalLM", ", \"partial_rotary_factor\": 0.5, \"sliding_window\": 40", false},
+    {"deepseek_v2", "DeepseekV2ForCausalLM", ", \"kv_lora_rank\": 128, \"qk_nope_head_dim\": 48, \"qk_rope_head_dim\": 16, \"v_head_dim\": 64, \"q_lora_rank\": 128, \"n_routed_experts\": 2,"
+     " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 128, \"n_shared_experts\": 1, \"first_k_dense_replace\": 1, \"topk_method\": \"greedy\"", false},
+    {"jamba", "JambaForCausalLM", ", \"attn_layer_period\": 2, \"attn_layer_offset\": 1, \"expert_layer_period\": 2, \"expert_layer_offset\": 1, \"num_experts\": 2, \"num_experts_per_tok\": 2,"
+     " \"mamba_d_state\": 16, \"mamba_d_conv\": 4, \"mamba_expand\": 2, \"mamba_dt_rank\": 128", false}};
 
 /* A scheme (NULL: dense), its group size (-1: its own), whether activations are left as they are, --dtype, the checkpoint's own type. */
 typedef struct low_case { const char *scheme; int64_t group; bool weights_only; const char *dtype, *own; double bound; } low_case;

@@ -1,6 +1,6 @@
 /* Attention over paged keys and values: out[h] = sum_j softmax_j(scale q_h . k_j) v_j over the keys that a query sees.
  *
- * q [n_tok, n_heads, hd] f32; k, v [n_blocks, n_heads_kv, 16, hd] f32. A block takes one query token, one KV head, up to HEADS of the query
+ * q [n_tok, n_heads, hd] f32; k, v [n_blocks, n_heads_kv, 16, hd or vd] f32, v perhaps the first columns of k. A block takes one query token, one KV head, up to HEADS of the query
  * heads that share it, and works in chunks of CHUNK keys: scores by warps (all heads from one reading of a key), then a thread a column of v.
  * A chunk's result is (max, sum, weighted v), and chunks are merged one after the other in the order of keys. With few queries each chunk
  * has a block of its own, partial results go to workspace and the last block to arrive merges them, in the same order and with the same
@@ -8,16 +8,17 @@
  * Rejected for now: tiles of queries for prefill (a key is read once a query through L2; prefill is not this kernel's case yet). */
 #include "kernel/cuda/device.cuh"
 
-enum { THREADS = 128, WARPS = THREADS / 32, CHUNK = 64, HEADS = 4, KEYS = 8, MAX_COLS = 4 /* of v a thread: head_dim up to 512 */ };
+enum { THREADS = 128, WARPS = THREADS / 32, CHUNK = 64, HEADS = 4, KEYS = 8, MAX_COLS = 4 /* of v a thread: vd up to 512 */ };
 
 typedef struct attn {
     const float *q; int64_t ld_q;
+    const float *v; int64_t vd, ld_v;         /* values; distance between their rows */
     oz_rows out;
     oz_kv kv;
     oz_cuda_batch b;
     int64_t n_heads, group, window, n_chunks; /* n_chunks 0: one block takes all chunks */
     float scale, softcap;
-    float *part;                              /* [n_tok, n_heads, n_chunks, 2 + hd] */
+    float *part;                              /* [n_tok, n_heads, n_chunks, 2 + vd] */
     unsigned *tickets;                        /* [n_tok, grid.y] */
 } attn;
 
@@ -31,9 +32,9 @@ static __device__ __forceinline__ void merge(float *m, float *l, float (&o)[COLS
     *m = top;
 }
 
-/* The block of position `at`: [16, hd] of one KV head. */
-static __device__ __forceinline__ const float *block_of(const float *kv, const attn &a, const int32_t *table, int64_t at, int64_t kvh) {
-    return kv + ((int64_t)table[at / OZ_KV_BLOCK] * a.kv.n_heads_kv + kvh) * OZ_KV_BLOCK * a.kv.head_dim;
+/* The block of position `at`: [16, ld] of one KV head. */
+static __device__ __forceinline__ const float *block_of(const float *kv, int64_t ld, const attn &a, const int32_t *table, int64_t at, int64_t kvh) {
+    return kv + ((int64_t)table[at / OZ_KV_BLOCK] * a.kv.n_heads_kv + kvh) * OZ_KV_BLOCK * ld;
 }
 
 template <int COLS>
@@ -43,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
     __shared__ unsigned last;
     pdl_next();
     pdl_wait();
-    const int64_t hd = a.kv.head_dim, t = blockIdx.x, sets = (a.group + HEADS - 1) / HEADS, kvh = blockIdx.y / sets, h0 = kvh * a.group + blockIdx.y % sets * HEADS;
+    const int64_t hd = a.kv.head_dim, vd = a.vd, t = blockIdx.x, sets = (a.group + HEADS - 1) / HEADS, kvh = blockIdx.y / sets, h0 = kvh * a.group + blockIdx.y % sets * HEADS;
     const int64_t left = (kvh + 1) * a.group - h0;
     const int n_h = (int)(left < HEADS ? left : HEADS), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int64_t pos = a.b.pos[t];
@@ -67,10 +68,10 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
         float held[COLS == 1 ? CHUNK : 1]; /* v's column, under way while scores are made */
         if (COLS == 1) {
             #pragma unroll
-            for (int j = 0; j < CHUNK; j++) held[j] = j < n && threadIdx.x < hd ? block_of(a.kv.v, a, table, j0 + j, kvh)[j % OZ_KV_BLOCK * hd + threadIdx.x] : 0;
+            for (int j = 0; j < CHUNK; j++) held[j] = j < n && threadIdx.x < vd ? block_of(a.v, a.ld_v, a, table, j0 + j, kvh)[j % OZ_KV_BLOCK * a.ld_v + threadIdx.x] : 0;
         }
         /* a warp a block of 16 keys, 8 at a time: their dot products with all heads are summed over the lanes by halving, lane 4 e + h ends up with (e, h) */
-        const float *keys = j0 + warp * OZ_KV_BLOCK <= pos ? block_of(a.kv.k, a, table, j0 + warp * OZ_KV_BLOCK, kvh) : NULL;
+        const float *keys = j0 + warp * OZ_KV_BLOCK <= pos ? block_of(a.kv.k, hd, a, table, j0 + warp * OZ_KV_BLOCK, kvh) : NULL;
         #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int64_t at0 = j0 + warp * OZ_KV_BLOCK + half * KEYS;
@@ -128,8 +129,8 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
         for (int c = 0; c < COLS && COLS > 1; c++) {
             const int64_t col = threadIdx.x + (int64_t)c * THREADS;
             #pragma unroll 8
-            for (int j = 0; j < (col < hd ? n : 0); j++) {
-                const float v = block_of(a.kv.v, a, table, j0 + j, kvh)[j % OZ_KV_BLOCK * hd + col];
+            for (int j = 0; j < (col < vd ? n : 0); j++) {
+                const float v = block_of(a.v, a.ld_v, a, table, j0 + j, kvh)[j % OZ_KV_BLOCK * a.ld_v + col];
                 #pragma unroll
                 for (int h = 0; h < HEADS; h++) o[h][c] = fmaf(score[h][j], v, o[h][c]);
             }
@@ -147,7 +148,7 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
         }
     }
     if (a.n_chunks && n_mine > 1) {
-        const int64_t stride = 2 + hd;
+        const int64_t stride = 2 + vd;
         float *part = a.part + (t * a.n_heads + h0) * a.n_chunks * stride;
         #pragma unroll
         for (int h = 0; h < HEADS; h++) {
@@ -157,7 +158,7 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
             #pragma unroll
             for (int c = 0; c < COLS; c++) {
                 const int64_t col = threadIdx.x + (int64_t)c * THREADS;
-                if (col < hd) p[2 + col] = s.o[h][c];
+                if (col < vd) p[2 + col] = s.o[h][c];
             }
         }
         __threadfence();
@@ -179,7 +180,7 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
                 #pragma unroll
                 for (int c = 0; c < COLS; c++) {
                     const int64_t col = threadIdx.x + (int64_t)c * THREADS;
-                    o2[c] = col < hd ? __ldcg(p + 2 + col) : 0;
+                    o2[c] = col < vd ? __ldcg(p + 2 + col) : 0;
                 }
                 if (s.m[h] == -INFINITY) {
                     s.m[h] = m2, s.l[h] = l2;
@@ -200,23 +201,28 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
         #pragma unroll
         for (int c = 0; c < COLS; c++) {
             const int64_t col = threadIdx.x + (int64_t)c * THREADS;
-            if (col < hd) store_plain(form, out, head * hd + col, s.o[h][c] / s.l[h]);
+            if (col < vd) store_plain(form, out, head * vd + col, s.o[h][c] / s.l[h]);
         }
     }
 }
 
 /* Chunks get blocks of their own while their partial results fit into the workspace. */
-void oz_cuda_attention_run(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, int64_t n_tok, int64_t max_len) {
-    const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->n_heads_kv, sets = (group + HEADS - 1) / HEADS, n_chunks = (max_len + CHUNK - 1) / CHUNK;
+void oz_cuda_attention_run(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, int64_t tok0, int64_t n_tok, int64_t max_len) {
+    const int64_t hd = a->kv->head_dim, vd = a->kv->v_dim, group = a->n_heads / a->kv->n_heads_kv, sets = (group + HEADS - 1) / HEADS, n_chunks = (max_len + CHUNK - 1) / CHUNK;
     const int64_t n_y = a->kv->n_heads_kv * sets;
-    attn k = {a->q, a->ld_q, out, *a->kv, d->batch, a->n_heads, group, a->window, n_chunks, a->scale, a->softcap, (float *)d->work, d->tickets};
-    const bool fits = (double)n_tok * (double)(a->n_heads * n_chunks * (2 + hd)) * sizeof(float) <= (double)(64 << 20) && n_tok * n_y <= OZ_TICKETS && n_chunks <= 65535;
+    if (vd > MAX_COLS * THREADS) {
+        oz_cuda_note(d, cudaErrorInvalidValue);
+        return;
+    }
+    attn k = {a->q, a->ld_q, a->kv->v ? a->kv->v : a->kv->k, vd, a->kv->v ? vd : hd, out, *a->kv, d->batch, a->n_heads, group, a->window, n_chunks, a->scale, a->softcap, (float *)d->work, d->tickets};
+    k.b.pos += tok0, k.b.seq += tok0;
+    const bool fits = (double)n_tok * (double)(a->n_heads * n_chunks * (2 + vd)) * sizeof(float) <= (double)(64 << 20) && n_tok * n_y <= OZ_TICKETS && n_chunks <= 65535;
     if (!fits) k.n_chunks = 0;
-    oz_launch(d, hd <= THREADS ? attention<1> : attention<MAX_COLS>, dim3((unsigned)n_tok, (unsigned)n_y, (unsigned)(fits ? n_chunks : 1)), dim3(THREADS), (size_t)(HEADS * hd) * sizeof(float), k);
+    oz_launch(d, vd <= THREADS ? attention<1> : attention<MAX_COLS>, dim3((unsigned)n_tok, (unsigned)n_y, (unsigned)(fits ? n_chunks : 1)), dim3(THREADS), (size_t)(HEADS * hd) * sizeof(float), k);
 }
 
 void oz_cuda_attention(oz_dev *dev, const oz_attn_args *a) {
     oz_cuda_dev *d = oz_cuda(dev);
     const oz_rows out = {OZ_FORM_F32, a->out, a->ld_out, NULL};
-    oz_cuda_attention_run(d, a, out, d->batch.n_tok, d->batch.max_len);
+    oz_cuda_attention_run(d, a, out, 0, d->batch.n_tok, d->batch.max_len);
 }

@@ -16,7 +16,7 @@ extern "C" {
 #ifdef OZ_MUTATE /* the checker's bugs; see mutate.h and device.cuh */
 #include "kernel/cuda/mutate.h"
 extern int oz_mutation, oz_n_mutation_files;
-extern void (*oz_mutation_files[16])(int m);
+extern void (*oz_mutation_files[32])(int m);
 #define HOST_MUTATED(name) (oz_mutation == OZ_MUTATION_##name)
 #else
 #define HOST_MUTATED(name) false
@@ -59,6 +59,7 @@ static inline const oz_cuda_packed *oz_cuda_weight(const oz_packed *p) { return 
 /* The batch that was begun, at addresses that stay while `generation` does. Rows behind n_tok have pos -1 and are skipped. */
 typedef struct oz_cuda_batch {
     const int32_t *ids, *pos, *seq, *rows; /* device [cap_tok]: token, position, which table; rows for the head */
+    const int32_t *slots;                  /* device [cap_seq]: of state that is no block */
     const int32_t *tables;                 /* device [cap_seq, ld] */
     int64_t ld, cap_tok, cap_seq;
     int64_t n_tok, n_rows;                 /* host's view */
@@ -112,6 +113,7 @@ void oz_cuda_quantize(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x,
 void oz_cuda_round(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n, const oz_round *q);
 void oz_cuda_rope_table(oz_dev *d, float *cos, float *sin, const float *inv_freq, int64_t half, float factor);
 void oz_cuda_rope(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok);
+void oz_cuda_rope_pairs(oz_dev *d, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok);
 void oz_cuda_kv_write(oz_dev *d, const oz_kv *kv, const float *k, const float *v, int64_t ld);
 void oz_cuda_silu_mul(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n);
 void oz_cuda_gelu_mul(oz_dev *d, float *y, int64_t ld_y, const float *gate, const float *up, int64_t ld_x, int64_t n_tok, int64_t n);
@@ -128,9 +130,16 @@ void oz_cuda_norm_quantize(oz_cuda_dev *d, const oz_norm_quantize *a);
 typedef struct oz_heads { float *qkv; int64_t ld; const float *q_norm, *k_norm; float eps; const float *cos, *sin; const oz_kv *kv; int64_t n_heads, n_tok; } oz_heads;
 void oz_cuda_heads(oz_cuda_dev *d, const oz_heads *a);
 
-/* attention.cu: out in `out`'s form (F32, BF16, F16). max_len: longest sequence that the launch has to reach. */
+/* attention.cu: rows [tok0, tok0 + n_tok) of the batch, which q and out begin with; out in `out`'s form (F32, BF16, F16). max_len: longest sequence that the launch has to reach. */
 void oz_cuda_attention(oz_dev *d, const oz_attn_args *a);
-void oz_cuda_attention_run(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, int64_t n_tok, int64_t max_len);
+void oz_cuda_attention_run(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, int64_t tok0, int64_t n_tok, int64_t max_len);
+
+/* latent.cu, scan.cu */
+void oz_cuda_mla_write(oz_dev *d, const oz_kv *kv, const oz_mla_args *a);
+void oz_cuda_latent(oz_dev *d, const oz_latent_args *a);
+void oz_cuda_latent_run(oz_cuda_dev *d, const oz_latent_args *a, int64_t n_tok, int64_t max_len);
+void oz_cuda_conv(oz_dev *d, const oz_conv_args *a);
+void oz_cuda_scan(oz_dev *d, const oz_scan_args *a);
 
 /* linear.cu: the list of products, and choosing from it */
 bool oz_cuda_linear_bind(const oz_cuda_dev *d, oz_cuda_packed *w);

@@ -107,7 +107,15 @@ static int match_attention(const oz_program *p, int i, int end) {
 
 static void run_attention(oz_cuda_dev *d, const run_args *a, const oz_step *s, int n) {
     const oz_attn_args args = {col(a, s->src, s->src_col), buf(a, s->src)->width, NULL, 0, &a->call.kv[s->layer], s->n_heads, a->call.p->attn_scale, s->window, a->call.p->attn_softcap};
-    oz_cuda_attention_run(d, &args, rows_of(buf(a, n == 2 ? s[1].dst : s->dst)), a->call.n_tok, a->max_len);
+    oz_cuda_attention_run(d, &args, rows_of(buf(a, n == 2 ? s[1].dst : s->dst)), 0, a->call.n_tok, a->max_len);
+}
+
+/* It has a longest sequence to reach, which a graph rounds up. */
+static int match_latent(const oz_program *p, int i, int end) { return is(p, i, end, OZ_OP_LATENT); }
+
+static void run_latent(oz_cuda_dev *d, const run_args *a, const oz_step *s, int n) {
+    const oz_latent_args args = oz_step_latent(&a->call, s);
+    oz_cuda_latent_run(d, &args, a->call.n_tok, HOST_MUTATED(LATENT_LENGTH) ? d->batch.max_len / 2 : a->max_len);
 }
 
 /* Two parts of the same kind side by side, silu of one times the other [, rounded]. */
@@ -142,6 +150,7 @@ static const pattern patterns[] = {
     {"heads", match_heads, run_heads},
     {"norm_quantize", match_norm_quantize, run_norm_quantize},
     {"attention", match_attention, run_attention},
+    {"latent", match_latent, run_latent},
     {"gate_up_silu", match_gate_up, run_gate_up},
     {"step", match_any, run_step},
 };
@@ -187,7 +196,7 @@ static bool graph_is(const graph *g, oz_steps which, int64_t n_tok, int64_t max_
 
 /* The graph for these rows, captured if there is none that still holds. NULL: no graph could be made. */
 static cudaGraphExec_t graph_get(oz_lowered *l, const run_args *a, oz_steps which, int64_t n_tok, int begin, int end) {
-    const float *kv = a->call.kv ? a->call.kv[0].k : NULL;
+    const float *kv = a->call.kv ? a->call.kv[0].k ? a->call.kv[0].k : a->call.kv[0].scan : NULL; /* of whichever kind the first layer is */
     graph *g = l->graphs;
     while (g < l->graphs + l->n_graphs && !graph_is(g, which, n_tok, a->max_len)) g++;
     if (g == l->graphs + MAX_GRAPHS) return NULL;

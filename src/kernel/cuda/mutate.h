@@ -23,6 +23,12 @@
     X(ATTENTION_HEADS, "lowered", "attention + rounding: two heads written to one place")     \
     X(ATTENTION_SUM, "attention", "attention: the sum of the first half of a chunk")          \
     X(ATTENTION_CHUNK, "attention", "attention: the last chunk is not merged")                \
+    X(LATENT_HEAD, "latent", "latent: the first head's matrices for all")                     \
+    X(LATENT_ROPE, "latent", "latent: the last turned column is left out")                    \
+    X(LATENT_LENGTH, "lowered", "latent: a launch that reaches half of the longest sequence") \
+    X(CONV_BIAS, "scan", "conv: no bias")                                                     \
+    X(SCAN_KEEPS, "scan", "conv, scan: another sequence's end before the beginning")          \
+    X(SCAN_ORDER, "scan", "scan: b for c, of the last value")                                 \
     X(GATE_SWAPPED, "lowered", "gate + up: gate times silu of up")                            \
     X(GATE_SCALES, "lowered", "gate + up: gate's scales for up")                              \
     X(GATE_TOKENS, "lowered", "gate + up: the fifth token of eight is not written")           \

@@ -1,4 +1,4 @@
-/* Operations on rows: embed, norm, quantize, round, rope, KV write, silu_mul, gelu_mul, scale, softcap, add, gather. The plain kernels: a block a row or a head, written for
+/* Operations on rows: embed, norm, quantize, round, rope, rope of pairs, KV write, silu_mul, gelu_mul, scale, softcap, add, gather. The plain kernels: a block a row or a head, written for
  * exactness (no contraction, true division), bound by launches in decode and by memory in prefill. The lowering runs fused.cu instead.
  *
  * norm: y = x / sqrt(mean(x^2) + eps) * w. quantize: number.h's oz_act_i8 and oz_act_e4m3. round: its oz_act_round. rope: (a, b) -> (a c - b s, b c + a s). */
@@ -136,6 +136,20 @@ void oz_cuda_rope(oz_dev *dev, float *x, int64_t ld, int64_t n_heads, int64_t he
     oz_launch(oz_cuda(dev), rope_rows, dim3((unsigned)n_heads, (unsigned)n_tok), dim3(64), 0, x, ld, head_dim, cos, sin, half);
 }
 
+static __global__ void rope_pairs_rows(float *x, int64_t ld, int64_t head_dim, const float *cos, const float *sin, int64_t half) {
+    pdl_wait();
+    float *head = x + blockIdx.y * ld + blockIdx.x * head_dim;
+    for (int64_t i = threadIdx.x; i < half; i += blockDim.x) {
+        const float c = cos[blockIdx.y * half + i], s = sin[blockIdx.y * half + i], a = head[2 * i], b = head[2 * i + 1];
+        head[2 * i] = a * c - b * s;
+        head[2 * i + 1] = b * c + a * s;
+    }
+}
+
+void oz_cuda_rope_pairs(oz_dev *dev, float *x, int64_t ld, int64_t n_heads, int64_t head_dim, const float *cos, const float *sin, int64_t half, int64_t n_tok) {
+    oz_launch(oz_cuda(dev), rope_pairs_rows, dim3((unsigned)n_heads, (unsigned)n_tok), dim3(64), 0, x, ld, head_dim, cos, sin, half);
+}
+
 static __global__ void kv_write_rows(oz_kv kv, const float *k, const float *v, int64_t ld, oz_cuda_batch b) {
     pdl_wait();
     const int p = b.pos[blockIdx.x];
@@ -144,7 +158,7 @@ static __global__ void kv_write_rows(oz_kv kv, const float *k, const float *v, i
     for (int64_t i = threadIdx.x; i < kv.n_heads_kv * hd; i += blockDim.x) {
         const int64_t at = ((block * kv.n_heads_kv + i / hd) * OZ_KV_BLOCK + p % OZ_KV_BLOCK) * hd + i % hd;
         kv.k[at] = k[blockIdx.x * ld + i];
-        kv.v[at] = v[blockIdx.x * ld + i];
+        if (kv.v) kv.v[at] = v[blockIdx.x * ld + i]; /* as wide as keys, or their first columns */
     }
 }
 

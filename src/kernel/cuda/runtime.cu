@@ -22,7 +22,7 @@ void oz_cuda_note(oz_cuda_dev *d, cudaError_t e) {
 
 #ifdef OZ_MUTATE
 int oz_mutation, oz_n_mutation_files;
-void (*oz_mutation_files[16])(int m);
+void (*oz_mutation_files[32])(int m);
 void oz_cuda_mutate(oz_cuda_mutation m) {
     oz_mutation = m;
     for (int i = 0; i < oz_n_mutation_files; i++) oz_mutation_files[i](m);
@@ -69,7 +69,7 @@ static int form_bytes(oz_form form) {
     }
 }
 
-/* ---- the batch: one pinned block, one copy. [ids, pos, seq, rows: cap_tok each][tables: cap_seq x ld] ---- */
+/* ---- the batch: one pinned block, one copy. [ids, pos, seq, rows: cap_tok each][slots: cap_seq][tables: cap_seq x ld] ---- */
 
 static int64_t power_of_two(int64_t n) {
     int64_t p = 64;
@@ -89,11 +89,11 @@ static oz_status batch_grow(oz_cuda_dev *d, int64_t n_tok, int64_t n_seq, int64_
     const int64_t cap_ld = power_of_two(ld > b->ld ? ld : b->ld);
     *b = (oz_cuda_batch){};
     b->generation = generation;
-    d->batch_bytes = (size_t)(4 * cap_tok + cap_seq * cap_ld) * sizeof(int32_t);
+    d->batch_bytes = (size_t)(4 * cap_tok + cap_seq + cap_seq * cap_ld) * sizeof(int32_t);
     OZ_TRY(oz_cuda_check(cudaMalloc(&d->batch_mem, d->batch_bytes), "batch", err));
     OZ_TRY(oz_cuda_check(cudaMallocHost((void **)&d->batch_pinned, d->batch_bytes), "batch", err));
     const int32_t *at = (const int32_t *)d->batch_mem;
-    b->ids = at, b->pos = at + cap_tok, b->seq = at + 2 * cap_tok, b->rows = at + 3 * cap_tok, b->tables = at + 4 * cap_tok;
+    b->ids = at, b->pos = at + cap_tok, b->seq = at + 2 * cap_tok, b->rows = at + 3 * cap_tok, b->slots = at + 4 * cap_tok, b->tables = b->slots + cap_seq;
     b->ld = cap_ld, b->cap_tok = cap_tok, b->cap_seq = cap_seq;
     return OZ_OK;
 }
@@ -111,7 +111,7 @@ static oz_status begin(oz_dev *dev, const oz_batch *host, oz_err *err) {
         if (host->segs[s].tok0 + host->segs[s].n_tok > n_tok) n_tok = host->segs[s].tok0 + host->segs[s].n_tok;
     }
     OZ_TRY(batch_grow(d, n_tok, host->n_segs, ld, err));
-    int32_t *ids = d->batch_pinned, *pos = ids + b->cap_tok, *seq = pos + b->cap_tok, *rows = seq + b->cap_tok, *tables = rows + b->cap_tok;
+    int32_t *ids = d->batch_pinned, *pos = ids + b->cap_tok, *seq = pos + b->cap_tok, *rows = seq + b->cap_tok, *slots = rows + b->cap_tok, *tables = slots + b->cap_seq;
     memset(ids, 0, (size_t)b->cap_tok * 4 * sizeof *ids);
     memset(pos, 0xff, (size_t)b->cap_tok * sizeof *pos);
     if (host->ids) memcpy(ids, host->ids, (size_t)host->n_tok * sizeof *ids);
@@ -119,9 +119,10 @@ static oz_status begin(oz_dev *dev, const oz_batch *host, oz_err *err) {
     for (int64_t s = 0; s < host->n_segs; s++) {
         const oz_seg *g = &host->segs[s];
         for (int64_t t = 0; t < g->n_tok; t++) pos[g->tok0 + t] = (int32_t)(g->pos0 + t), seq[g->tok0 + t] = (int32_t)s;
+        slots[s] = host->slots ? host->slots[s] : (int32_t)s;
         if (g->blocks) memcpy(tables + s * b->ld, g->blocks, (size_t)((g->pos0 + g->n_tok + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK) * sizeof *tables);
     }
-    const size_t n_bytes = (size_t)(4 * b->cap_tok + host->n_segs * b->ld) * sizeof(int32_t);
+    const size_t n_bytes = (size_t)(4 * b->cap_tok + b->cap_seq + host->n_segs * b->ld) * sizeof(int32_t);
     b->n_tok = host->n_tok, b->n_rows = host->n_rows, b->max_len = max_len, b->host = host;
     return oz_cuda_check(cudaMemcpyAsync(d->batch_mem, d->batch_pinned, n_bytes, cudaMemcpyHostToDevice, d->stream), "batch", err);
 }
@@ -137,9 +138,9 @@ static oz_status end(oz_dev *dev, oz_err *err) {
 }
 
 static const oz_ops ops = {
-    mem_new, mem_free, upload, download, form_bytes, 0, NULL, oz_cuda_pack, oz_cuda_packed_free, begin, end,
-    oz_cuda_embed, oz_cuda_norm, oz_cuda_quantize, oz_cuda_round, NULL, NULL /* no ranks */, oz_cuda_linear, oz_cuda_rope_table, oz_cuda_rope, NULL, oz_cuda_kv_write,
-    NULL, NULL /* no latent attention */, oz_cuda_attention, NULL, NULL /* no layers that scan */,
+    mem_new, mem_free, upload, download, form_bytes, 0 /* latents are not expanded */, NULL, oz_cuda_pack, oz_cuda_packed_free, begin, end,
+    oz_cuda_embed, oz_cuda_norm, oz_cuda_quantize, oz_cuda_round, NULL, NULL /* no ranks */, oz_cuda_linear, oz_cuda_rope_table, oz_cuda_rope, oz_cuda_rope_pairs, oz_cuda_kv_write,
+    oz_cuda_mla_write, oz_cuda_latent, oz_cuda_attention, oz_cuda_conv, oz_cuda_scan,
     oz_cuda_silu_mul, oz_cuda_gelu_mul, oz_cuda_scale, oz_cuda_softcap, oz_cuda_add, oz_cuda_gather, oz_cuda_route, oz_cuda_sort, oz_cuda_spread, oz_cuda_grouped, oz_cuda_combine, oz_cuda_sink_stat, oz_cuda_sink_kl,
     oz_cuda_lower, oz_cuda_lowered_free, oz_cuda_lowered_run, oz_cuda_lowered_print,
 };
