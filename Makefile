@@ -2,7 +2,7 @@
 # B is the build folder: build/release, build/asan, build/fuzz differ only in flags.
 CC      ?= cc
 B       ?= build/release
-DEPS    := libpcre2-8 libutf8proc jansson openblas libcurl
+DEPS    := libpcre2-8 libutf8proc jansson yaml-0.1 openblas libcurl
 OPT     ?= -O3
 SAN     ?=
 CFLAGS  ?= -g

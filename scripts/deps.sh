@@ -2,7 +2,7 @@
 # Installs the Debian packages that building and testing need, and those named as arguments, where they are missing.
 # Says what it installs; as root, else with sudo.
 set -e
-wanted="gcc libc6-dev make pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libcmocka-dev libopenblas-dev libcurl4-openssl-dev jq python3 $*"
+wanted="gcc libc6-dev make pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libyaml-dev libcmocka-dev libopenblas-dev libcurl4-openssl-dev jq python3 $*"
 
 if ! command -v dpkg-query >/dev/null; then
     echo "This is no Debian or Ubuntu: install the equivalents of: $wanted" >&2

@@ -1,4 +1,4 @@
-/* ounce quantize MODEL -o OUT --scheme S: a compressed-tensors checkpoint, rounded to nearest, or with calibration text. */
+/* ounce quantize MODEL -o OUT --scheme S, or --recipe FILE: a compressed-tensors checkpoint, rounded to nearest, or with calibration text. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/progress.h"
@@ -8,24 +8,25 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *scheme_name;
-static const char *method = "rtn", *calibration;
+static const char *scheme_name, *recipe_path;
+static const char *method, *calibration; /* method NULL: rtn */
 static int64_t group_size; /* 0: the scheme's own */
 static int64_t n_samples = 128, max_seq_len = 512;
-static double dampening = 0.01;
+static double dampening = OZ_DAMPENING;
 static bool resume;
 static oz_opt_list targets, ignore;
 
 static const oz_opt opts[] = {
     {"scheme", 0, OZ_OPT_STR, &scheme_name, 0, 0, NULL, "S", "one of those above"},
+    {"recipe", 0, OZ_OPT_STR, &recipe_path, 0, 0, NULL, "FILE", "in place of a scheme: what to quantize and how, see above; YAML, or JSON where the name ends in .json"},
     {"group-size", 0, OZ_OPT_INT, &group_size, 0, 1 << 24, NULL, "N",
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
-    {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq", "M", "rtn: round to nearest, without data; gptq: see above"},
-    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "gptq: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
+    {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq", "M", "rtn, the default: round to nearest; gptq: see above"},
+    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for gptq and FP8: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
     {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE"},
     {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence"},
     {"dampening-frac", 0, OZ_OPT_FLOAT, &dampening, 1e-6, 1, NULL, "X", "gptq: share of the mean diagonal that is added to a Hessian's diagonal"},
-    {"resume", 0, OZ_OPT_FLAG, &resume, 0, 0, NULL, NULL, "gptq: go on with the work that DIR.gptq holds"},
+    {"resume", 0, OZ_OPT_FLAG, &resume, 0, 0, NULL, NULL, "with --calibration: go on with the work that DIR.gptq holds"},
     {"targets", 0, OZ_OPT_LIST, &targets, 0, 0, NULL, "PAT", "what to quantize; default Linear, which leaves out lm_head and routers"},
     {"ignore", 0, OZ_OPT_LIST, &ignore, 0, 0, NULL, "PAT", "what to leave as it is; wins over --targets"},
     {0},
@@ -34,7 +35,7 @@ static const oz_opt *const tables[] = {opts, oz_cli_opts_write, oz_cli_opts_outp
 static oz_buf details;
 static oz_opt_cmd cmd = {
     .name = "quantize",
-    .usage = "MODEL -o DIR --scheme S [options]",
+    .usage = "MODEL -o DIR (--scheme S | --recipe FILE) [options]",
     .summary = "write a compressed-tensors checkpoint",
     .tables = tables,
     .min_args = 1,
@@ -49,7 +50,11 @@ static const oz_opt_cmd *describe(void) {
                           "ones. Columns go by the size of their inputs; a scale is that of rounding to nearest or a smaller one, whichever costs the output least. A plain text is cut into sequences of --max-seq-length "
                           "tokens, encoded without special tokens; lines of *.jsonl are a sequence each, cut off at that length. The work lies in DIR.gptq; "
                           "when it is broken off in any way, the same command with --resume goes on after the last whole layer, and ends in the same bytes. "
-                          "ounce_recipe.json in DIR says how it was made.\n\nSchemes:\n");
+                          "ounce_recipe.json in DIR says how it was made.\n\n"
+                          "--recipe takes llm-compressor's recipes: stages of modifiers, of which QuantizationModifier (round to nearest) and GPTQModifier are done, each with targets, ignore and "
+                          "scheme (a name in llm-compressor's meaning, where W8A16 has groups of 128), or config_groups with weights and input_activations: num_bits, type, symmetric, strategy, "
+                          "group_size, block_structure, dynamic, and a format. As there, Linear reaches lm_head unless it is ignored, and of several targets the most specific one counts. Modifiers may be mixed; "
+                          "static inputs (dynamic: false) are calibrated. What is not known, or would be done otherwise here, is an error with its path.\n\nSchemes:\n");
     for (size_t i = 0; i < oz_preset_count(); i++) oz_buf_printf(&details, "\n%s: %s.\n", oz_preset_at(i)->scheme.name, oz_preset_at(i)->help);
     oz_buf_puts(&details, "\nPAT is a module's exact name, a class name (Linear), or re: and a regular expression that is matched from the start of the name. "
                           "One that matches nothing is an error. A class name does not reach lm_head or a router: name it, or use an expression.\n");
@@ -68,8 +73,20 @@ static void sizes_print(const oz_quantize *q, const json_t *modules) {
     putchar('\n');
 }
 
+/* The scheme of all modules that are quantized; NULL: of several. */
+static const oz_scheme *one_scheme(const oz_quantize *q) {
+    const oz_scheme *one = NULL;
+    for (size_t i = 0; i < oz_quantize_count(q); i++) {
+        const oz_scheme *s = oz_quantize_at(q, i).scheme;
+        if (!s->quantized) continue;
+        if (one && (strcmp(one->name, s->name) != 0 || one->group_size != s->group_size)) return NULL;
+        one = s;
+    }
+    return one;
+}
+
 /* The modules, and what they add up to. */
-static json_t *report(const oz_quantize *q, const oz_scheme *s, double seconds) {
+static json_t *report(const oz_quantize *q, double seconds) {
     json_t *modules = json_array();
     int64_t n_weights = 0;
     size_t bytes = 0, n_quantized = 0;
@@ -84,8 +101,9 @@ static json_t *report(const oz_quantize *q, const oz_scheme *s, double seconds) 
     }
     if (oz_cli_output.dry_run && !oz_cli_common.json) sizes_print(q, modules);
     const double bits = 8.0 * (double)bytes / (double)n_weights;
-    if (!oz_cli_common.json) printf("%15zu  in %zu modules of %lld weights as %s, %.4f bits a weight\n", bytes, n_quantized, (long long)n_weights, s->name, bits);
-    return json_pack("{s:s, s:i, s:I, s:I, s:f, s:f, s:I, s:o}", "scheme", s->name, "quantized_modules", (int)n_quantized, "quantized_weights", (json_int_t)n_weights,
+    const char *scheme = one_scheme(q) ? one_scheme(q)->name : "mixed";
+    if (!oz_cli_common.json) printf("%15zu  in %zu modules of %lld weights as %s, %.4f bits a weight\n", bytes, n_quantized, (long long)n_weights, scheme, bits);
+    return json_pack("{s:s, s:i, s:I, s:I, s:f, s:f, s:I, s:o}", "scheme", scheme, "quantized_modules", (int)n_quantized, "quantized_weights", (json_int_t)n_weights,
                      "quantized_bytes", (json_int_t)bytes, "bits_per_weight", bits, "seconds", seconds, "peak_rss_bytes", (json_int_t)oz_rss_peak_bytes(),
                      "modules", modules);
 }
@@ -102,55 +120,62 @@ static oz_status calibration_read(oz_calibration *c, const char *model, oz_err *
 }
 
 /* The calibration text, and a device to run the model on; a dry run reads and checks the text alone. */
-static oz_status gptq_run(json_t **errors, oz_quantize *q, const char *model, oz_pool *pool, oz_err *err) {
+static oz_status text_run(json_t **errors, oz_quantize *q, const char *model, oz_pool *pool, oz_err *err) {
     oz_dev *dev = NULL;
     oz_calibration c = {0};
     oz_status st = calibration_read(&c, model, err);
-    if (st == OZ_OK && oz_cli_output.dry_run) st = oz_quantize_gptq_check(q, &c, err);
+    if (st == OZ_OK && oz_cli_output.dry_run) st = oz_quantize_text_check(q, &c, err);
     else if (st == OZ_OK) st = oz_dev_open(&dev, &(oz_dev_cfg){"cpu", (int)oz_cli_common.threads, "auto", true}, err);
     if (st == OZ_OK && dev)
-        st = oz_quantize_gptq(errors, q, oz_cli_output.path, &(oz_quantize_gptq_cfg){dev, &c, dampening, oz_cli_output.force, resume, OZ_VERSION}, pool, err);
+        st = oz_quantize_run_text(errors, q, oz_cli_output.path, &(oz_quantize_text_cfg){dev, &c, oz_cli_output.force, resume, OZ_VERSION}, pool, err);
     oz_dev_close(&dev);
     oz_calibration_deinit(&c);
     return st;
 }
 
-static oz_status write_out(oz_quantize *q, const oz_scheme *s, const char *model, oz_err *err) {
+static oz_status write_out(oz_quantize *q, const char *model, oz_err *err) {
     int64_t start = oz_clock_us();
     json_t *errors = NULL;
-    const bool gptq = strcmp(method, "gptq") == 0;
-    if (gptq || !oz_cli_output.dry_run) {
+    const char *wants = oz_quantize_wants_text(q);
+    OZ_NEED(!wants || calibration, err, OZ_E_USAGE, "--calibration: %s needs text to calibrate with", wants);
+    OZ_NEED(wants || !calibration, err, OZ_E_USAGE, "--calibration: nothing here uses any: neither GPTQ nor static scales of inputs");
+    OZ_NEED(wants || !resume, err, OZ_E_USAGE, "--resume: rounding to nearest keeps nothing to go on with");
+    if (wants || !oz_cli_output.dry_run) {
         oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
-        oz_status st = gptq ? gptq_run(&errors, q, model, pool, err) : oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);
+        oz_status st = wants ? text_run(&errors, q, model, pool, err) : oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);
         oz_pool_free(&pool);
         OZ_TRY(st);
     }
-    json_t *more = report(q, s, (double)(oz_clock_us() - start) / 1e6);
-    json_object_set_new(more, "method", json_string(method));
+    json_t *more = report(q, (double)(oz_clock_us() - start) / 1e6);
+    const oz_scheme *s = one_scheme(q);
+    json_object_set_new(more, "method", json_string(recipe_path ? "recipe" : method ? method : "rtn"));
     if (errors) json_object_set_new(more, "errors", errors);
-    if (s->group_size) json_object_set_new(more, "group_size", json_integer(s->group_size));
+    if (s && s->group_size) json_object_set_new(more, "group_size", json_integer(s->group_size));
     oz_cli_write_report(oz_quantize_layout(q), more);
     return OZ_OK;
 }
 
-static oz_status method_check(oz_err *err) {
-    const bool gptq = strcmp(method, "gptq") == 0;
-    OZ_NEED(!gptq || calibration, err, OZ_E_USAGE, "--calibration: --method gptq needs text to calibrate with");
-    OZ_NEED(gptq || !calibration, err, OZ_E_USAGE, "--calibration: --method %s uses none", method);
-    OZ_NEED(gptq || !resume, err, OZ_E_USAGE, "--resume: --method %s keeps nothing to go on with", method);
+/* A recipe says all that these say. */
+static oz_status recipe_check(oz_err *err) {
+    const struct { const char *name; bool given; } said[] = {{"--scheme", scheme_name != NULL}, {"--group-size", group_size != 0}, {"--method", method != NULL}, {"--targets", targets.n > 0},
+                                                             {"--ignore", ignore.n > 0}, {"--dampening-frac", dampening != OZ_DAMPENING}};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) OZ_NEED(!said[i].given, err, OZ_E_USAGE, "%s: --recipe says that; leave one of them out", said[i].name);
     return OZ_OK;
 }
 
 static oz_status run(const char **args, int n_args, oz_err *err) {
-    oz_quantize_cfg cfg = {.targets = targets.items, .n_targets = targets.n, .ignore = ignore.items, .n_ignore = ignore.n};
-    oz_ckpt *ckpt;
-    oz_quantize *q;
-    OZ_TRY(oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
+    oz_quantize_cfg cfg = {.gptq = method && strcmp(method, "gptq") == 0, .dampening = dampening, .targets = targets.items, .n_targets = targets.n, .ignore = ignore.items, .n_ignore = ignore.n};
+    oz_recipe *recipe = NULL;
+    oz_ckpt *ckpt = NULL;
+    oz_quantize *q = NULL;
+    OZ_TRY(recipe_path ? recipe_check(err) : oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
     OZ_TRY(oz_cli_write_check(&cfg.shard_bytes, args[0], err));
-    OZ_TRY(method_check(err));
-    OZ_TRY(oz_ckpt_open(&ckpt, args[0], err));
-    oz_status st = oz_quantize_new(&q, ckpt, &cfg, err);
-    if (st == OZ_OK) st = write_out(q, &cfg.scheme, args[0], err);
+    oz_status st = recipe_path ? oz_recipe_read(&recipe, recipe_path, err) : OZ_OK;
+    cfg.recipe = recipe;
+    if (st == OZ_OK) st = oz_ckpt_open(&ckpt, args[0], err);
+    if (st == OZ_OK) st = oz_quantize_new(&q, ckpt, &cfg, err);
+    oz_recipe_free(&recipe);
+    if (st == OZ_OK) st = write_out(q, args[0], err);
     oz_quantize_free(&q);
     oz_ckpt_close(&ckpt);
     return st;

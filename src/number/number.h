@@ -96,11 +96,11 @@ size_t oz_weight_bytes(const oz_weight *w);
  * scale_dtype, as compressed-tensors does. The scale is rounded to scale_dtype first; codes are computed against it in f32 by division, clamp before
  * rounding, ties to even; an all-zero group gets scale 1, zero 0 and codes 0; a scale that would round to zero is the smallest of its type.
  * NaN or infinity in the source: OZ_E_FORMAT, which names the column. */
-typedef struct oz_rtn { oz_codec codec; int64_t group_size; /* 0: channel */ oz_dtype scale_dtype; bool asymmetric; /* integers alone */ } oz_rtn;
+typedef struct oz_rtn { oz_codec codec; int64_t group_size; /* 0: channel */ oz_dtype scale_dtype; bool asymmetric; /* integers alone */ int bits; /* of a code, in a codec of more; 0: all */ } oz_rtn;
 /* Bytes of a stored row of codes: oz_weight's row_bytes where rows are contiguous. A plain block codec needs whole blocks. */
 int64_t oz_codec_row_bytes(oz_codec c, int64_t cols);
-/* The code nearest to x / scale + zero, as a number: clamped to the codec's range, then rounded, ties to even. */
-float oz_code_nearest(oz_codec c, float code);
+/* The code nearest to x / scale + zero, as a number: clamped to the range of codes, then rounded, ties to even. */
+float oz_rtn_code(const oz_rtn *q, float x, float scale, float zero);
 /* Stores a row of codes given as numbers, those of oz_weight_codes. Not for transposed codecs. */
 void oz_codes_store(void *codes_row, oz_codec c, const float *codes, int64_t cols);
 /* One row: codes_row (storage of the codec, padded bits zero), scales_row [n_groups] in scale_dtype, zeros_row [n_groups] (NULL: symmetric). src f32 [cols]. */

@@ -3,16 +3,19 @@
 #include <string.h>
 #include "number/number.h"
 
-/* Half the code range: what the largest magnitude of a group is divided by. */
-static float half_range(const oz_codec_info *c) {
-    return c->is_float ? 448.0f : 0.5f * (float)(c->code_max - c->code_min);
+/* Of integer codes. */
+static void code_range(float *lo, float *hi, const oz_rtn *q) {
+    const oz_codec_info *info = oz_codec_get(q->codec);
+    *lo = q->bits ? (float)-(1 << (q->bits - 1)) : (float)info->code_min;
+    *hi = q->bits ? (float)((1 << (q->bits - 1)) - 1) : (float)info->code_max;
 }
 
-/* nearbyint: the rounding mode is to nearest, ties to even. */
-float oz_code_nearest(oz_codec codec, float t) {
-    const oz_codec_info *info = oz_codec_get(codec);
-    if (info->is_float) return oz_f32_from_e4m3(oz_e4m3_from_f32(t)); /* which clamps */
-    const float lo = (float)info->code_min, hi = (float)info->code_max;
+/* nearbyint: the rounding mode is to nearest, ties to even. A symmetric scheme adds nothing, not even zero: that would take the sign of a zero. */
+float oz_rtn_code(const oz_rtn *q, float x, float scale, float zero) {
+    const float t = q->asymmetric ? x / scale + zero : x / scale;
+    if (oz_codec_get(q->codec)->is_float) return oz_f32_from_e4m3(oz_e4m3_from_f32(t)); /* which clamps */
+    float lo, hi;
+    code_range(&lo, &hi, q);
     return nearbyintf(t < lo ? lo : t > hi ? hi : t);
 }
 
@@ -54,9 +57,10 @@ static oz_status widen(float *min, float *max, const float *x, int64_t col0, int
 /* A group so small that its scale rounds to zero takes the smallest one that the type has: its codes stay in range, and no stored
  * scale is zero. */
 oz_status oz_rtn_scale(float *scale, float *zero, const oz_rtn *q, float min, float max, oz_err *err) {
-    const oz_codec_info *info = oz_codec_get(q->codec);
-    const float lo = (float)info->code_min, hi = (float)info->code_max, amax = max > -min ? max : -min;
-    const float exact = q->asymmetric ? rounded(max - min, q->scale_dtype) / (hi - lo) : amax / half_range(info);
+    const float amax = max > -min ? max : -min;
+    float lo, hi;
+    code_range(&lo, &hi, q);
+    const float exact = q->asymmetric ? rounded(max - min, q->scale_dtype) / (hi - lo) : amax / (oz_codec_get(q->codec)->is_float ? 448.0f : 0.5f * (hi - lo));
     *scale = amax > 0 ? rounded(exact, q->scale_dtype) : 1.0f;
     *zero = 0;
     if (*scale == 0) *scale = q->scale_dtype == OZ_DTYPE_F16 ? 0x1p-24f : q->scale_dtype == OZ_DTYPE_BF16 ? 0x1p-133f : 0x1p-149f;
@@ -75,12 +79,9 @@ oz_status oz_rtn_observe(float *min, float *max, const oz_rtn *q, const float *s
     return OZ_OK;
 }
 
-/* A symmetric scheme adds nothing, not even zero: that would take the sign of a zero. */
-static float code_of(const oz_rtn *q, float x, float scale, float zero) { return oz_code_nearest(q->codec, q->asymmetric ? x / scale + zero : x / scale); }
-
 void oz_rtn_codes(float *codes, const oz_rtn *q, const float *scales, const float *zeros, const float *src, int64_t cols) {
     const int64_t step = group_of(q, cols);
-    for (int64_t c = 0; c < cols; c++) codes[c] = code_of(q, src[c], scales[c / step], zeros[c / step]);
+    for (int64_t c = 0; c < cols; c++) codes[c] = oz_rtn_code(q, src[c], scales[c / step], zeros[c / step]);
 }
 
 oz_status oz_rtn_row(void *codes_row, void *scales_row, int8_t *zeros_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
@@ -94,7 +95,7 @@ oz_status oz_rtn_row(void *codes_row, void *scales_row, int8_t *zeros_row, const
         OZ_TRY(oz_rtn_scale(&scale, &zero, q, min, max, err));
         oz_from_f32((uint8_t *)scales_row + (size_t)g * scale_bytes, q->scale_dtype, &scale, 1);
         if (q->asymmetric) zeros_row[g] = (int8_t)zero;
-        for (int64_t i = c; i < c + n; i++) put_code(codes_row, q->codec, i, code_of(q, src[i], scale, zero));
+        for (int64_t i = c; i < c + n; i++) put_code(codes_row, q->codec, i, oz_rtn_code(q, src[i], scale, zero));
     }
     return OZ_OK;
 }

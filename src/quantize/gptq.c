@@ -53,7 +53,7 @@ static double weighted(const tile *t, const oz_hessian *h, const float *e) {
 
 /* What x is rounded to, and its code. */
 static float nearest(float *code, const oz_rtn *q, float x, float scale, float zero) {
-    *code = oz_code_nearest(q->codec, x / scale + zero);
+    *code = oz_rtn_code(q, x, scale, zero);
     return (*code - zero) * scale;
 }
 
@@ -98,7 +98,7 @@ static oz_status tile_begin(const work *w, const tile *t, int64_t row0, double *
         for (int64_t c0 = 0; c0 < n; c0 += step) {
             const int64_t c1 = n - c0 < step ? n : c0 + step;
             uint8_t *stored = scales + (size_t)(c0 / step) * size;
-            float s, code, zero = zeros ? zeros[c0 / step] : -0.0f; /* which leaves the sign of a zero */
+            float s, code, zero = zeros ? zeros[c0 / step] : 0;
             oz_to_f32(&s, g->rtn.scale_dtype, stored, 1);
             for (int64_t c = c0; c < c1; c++) t->e[r * n + c] = row[c] - nearest(&code, &g->rtn, row[c], s, zero);
             s = scale_search(stored, zero, &g->rtn, row + c0, w->importance + c0, c1 - c0);

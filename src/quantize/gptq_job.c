@@ -1,6 +1,7 @@
-/* GPTQ of a whole checkpoint, layer by layer. Of each layer
- *   1. the original weights are loaded, all calibration sequences run through it, and taps sum up what its linear modules read;
- *   2. its modules are quantized and written to their places in the new checkpoint;
+/* A whole checkpoint with calibration text, layer by layer. Of each layer
+ *   1. the original weights are loaded, all calibration sequences run through it, and taps sum up what its linear modules read: Hessians for GPTQ,
+ *      the range for a static scale;
+ *   2. its modules are quantized, by GPTQ or to the nearest, and written to their places in the new checkpoint;
  *   3. it is loaded again from there, by the reader that will read it in use, and the sequences run through it once more: what comes out goes
  *      into the next layer.
  * The forward pass is the model's own; nothing here knows a layer from the inside. After each layer the state on disk is all there is. */
@@ -18,12 +19,12 @@
 #include "base/str.h"
 #include "quantize/internal.h"
 
-/* What some modules of a layer read. */
-typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ } input;
+/* What some modules of a layer read: its Hessian where one of them is quantized by GPTQ, and the range of its values. */
+typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ bool gptq; float min, max; } input;
 
 typedef struct job {
     oz_quantize *q;
-    const oz_quantize_gptq_cfg *cfg;
+    const oz_quantize_text_cfg *cfg;
     oz_pool *pool;
     oz_work work;
     oz_writer *writer;
@@ -71,7 +72,8 @@ static oz_status identity(json_t **out, const job *j, oz_err *err) {
     OZ_TRY(model_digest(model, j, err));
     oz_sha256_init(&plan);
     add_json(&plan, q->config);
-    oz_sha256_add(&plan, &j->cfg->dampening, sizeof j->cfg->dampening);
+    oz_sha256_add(&plan, &q->dampening, sizeof q->dampening);
+    for (size_t i = 0; i < q->list.n; i++) oz_sha256_add(&plan, &q->items[i].gptq, sizeof q->items[i].gptq);
     for (size_t i = 0; i < oz_layout_file_count(q->layout); i++) {
         size_t n_bytes;
         const char *name = oz_layout_file(q->layout, i, &n_bytes);
@@ -100,7 +102,7 @@ static void check_columns(const job *j, int64_t n_tok) {
     oz_buf kinds = {0};
     for (size_t i = 0; i < j->q->list.n; i++) {
         const oz_arch_tensor *t = &j->q->list.items[i];
-        if (!j->q->items[i].quantized || t->cols <= n_tok || seen[t->role]) continue;
+        if (!j->q->items[i].quantized || !j->q->items[i].gptq || t->cols <= n_tok || seen[t->role]) continue;
         seen[t->role] = true;
         oz_buf_printf(&kinds, "%s%s (%" PRId64 ")", kinds.len ? ", " : "", oz_role_name(t->role), t->cols);
     }
@@ -119,7 +121,6 @@ static oz_status check(job *j, oz_err *err) {
         const oz_arch_tensor *t = &q->list.items[i];
         if (t->role == OZ_ROLE_EMBED) vocab_size = t->rows, j->hidden_size = t->cols;
         if (t->layer >= j->n_layers) j->n_layers = t->layer + 1;
-        OZ_NEED(!q->items[i].quantized || t->layer >= 0, err, OZ_E_ARG, "%s: --method gptq quantizes what is in layers; leave it out of --targets", t->module);
     }
     for (int64_t i = 0; i < c->n_seqs; i++)
         if (c->begin[i + 1] - c->begin[i] > j->longest) j->longest = c->begin[i + 1] - c->begin[i];
@@ -135,13 +136,13 @@ static oz_status check_kernels(const job *j, oz_err *err) {
     for (size_t i = 0; i < j->q->list.n; i++) {
         const oz_arch_tensor *t = &j->q->list.items[i];
         const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
-        if (j->q->items[i].quantized) OZ_TRY(oz_scheme_runs(j->cfg->dev, &m, &j->q->scheme, err));
+        if (j->q->items[i].quantized) OZ_TRY(oz_scheme_runs(j->cfg->dev, &m, &j->q->items[i].scheme, err));
     }
     return OZ_OK;
 }
 
-oz_status oz_quantize_gptq_check(oz_quantize *q, const oz_calibration *calibration, oz_err *err) {
-    const oz_quantize_gptq_cfg cfg = {.calibration = calibration};
+oz_status oz_quantize_text_check(oz_quantize *q, const oz_calibration *calibration, oz_err *err) {
+    const oz_quantize_text_cfg cfg = {.calibration = calibration};
     job j = {.q = q, .cfg = &cfg};
     return check(&j, err);
 }
@@ -158,7 +159,7 @@ static names names_of(const job *j, const oz_quantize_item *it) {
         return out;
     }
     oz_part parts[OZ_MAX_PARTS];
-    out.n = oz_scheme_parts(parts, &j->q->scheme, it->arch->rows, it->arch->cols, j->q->model_dtype);
+    out.n = oz_scheme_parts(parts, &it->scheme, it->arch->rows, it->arch->cols, j->q->model_dtype);
     for (int i = 0; i < out.n; i++) out.items[i] = oz_asprintf("%s%s", it->arch->module, parts[i].suffix);
     return out;
 }
@@ -167,7 +168,7 @@ static void names_free(names *n) {
     for (int i = 0; i < n->n; i++) oz_free(n->items[i]);
 }
 
-/* The layer that an item waits for; -1: it is kept, and written before them all. */
+/* The layer that an item waits for; -1: it is kept, or quantized for itself, and written before them all. */
 static int64_t layer_of(const oz_quantize_item *it) { return it->quantized ? it->arch->layer : -1; }
 
 /* Of what a layer has put into a checkpoint (-1: of what is kept). */
@@ -263,10 +264,20 @@ static oz_status out_take_up(job *j, oz_err *err) {
 /* How the checkpoint was made, in itself. */
 static oz_status recipe_write(const job *j, oz_err *err) {
     const oz_calibration *c = j->cfg->calibration;
-    json_t *r = json_pack("{s:s, s:s, s:I, s:{s:f, s:i, s:s, s:s}, s:{s:s, s:s, s:I, s:I, s:I}, s:s, s:s}", "method", "gptq", "scheme", j->q->scheme.name, "group_size",
-                          (json_int_t)j->q->scheme.group_size, "parameters", "dampening_frac", j->cfg->dampening, "block_size", OZ_GPTQ_BLOCK, "actorder", "static", "scales", "searched", "calibration", "file",
-                          c->name, "sha256", c->sha256, "sequences", (json_int_t)c->n_seqs, "max_seq_length", (json_int_t)c->max_len, "tokens", (json_int_t)c->begin[c->n_seqs],
-                          "program", "ounce", "version", j->cfg->version);
+    const oz_quantize_item *first = NULL;
+    bool gptq = false, mixed = false;
+    for (size_t i = 0; i < j->q->list.n; i++) {
+        const oz_quantize_item *it = &j->q->items[i];
+        if (!it->quantized) continue;
+        first = first ? first : it;
+        gptq = gptq || it->gptq, mixed = mixed || strcmp(it->scheme.name, first->scheme.name) != 0;
+    }
+    json_t *r = json_pack("{s:s, s:s, s:I, s:{s:s, s:s, s:I, s:I, s:I}, s:s, s:s}", "method", j->q->recipe ? "recipe" : gptq ? "gptq" : "rtn", "scheme", mixed ? "mixed" : first->scheme.name,
+                          "group_size", (json_int_t)first->scheme.group_size, "calibration", "file", c->name, "sha256", c->sha256, "sequences", (json_int_t)c->n_seqs, "max_seq_length",
+                          (json_int_t)c->max_len, "tokens", (json_int_t)c->begin[c->n_seqs], "program", "ounce", "version", j->cfg->version);
+    if (gptq)
+        json_object_set_new(r, "parameters", json_pack("{s:f, s:i, s:s, s:s}", "dampening_frac", j->q->dampening, "block_size", OZ_GPTQ_BLOCK, "actorder", "static", "scales", "searched"));
+    if (j->q->recipe) json_object_set(r, "recipe", j->q->recipe);
     char *text = json_dumps(r, JSON_INDENT(2) | JSON_SORT_KEYS), *path = oz_path_join(j->work.out, "ounce_recipe.json"), *line = oz_asprintf("%s\n", text);
     oz_status st = oz_file_write_atomic(path, line, strlen(line), err);
     oz_free(line);
@@ -286,7 +297,7 @@ static oz_status out_begin(job *j, oz_err *err) {
     OZ_TRY(oz_writer_open(&j->writer, j->q->layout, j->work.out, err));
     j->stream.writer = j->writer;
     for (size_t i = 0; i < j->q->n_items; i++)
-        if (!j->q->items[i].quantized) OZ_TRY(oz_quantize_write_item(j->q, &j->q->items[i], &j->stream, err));
+        if (layer_of(&j->q->items[i]) < 0) OZ_TRY(oz_quantize_write_item(j->q, &j->q->items[i], &j->stream, err));
     OZ_TRY(oz_writer_sync(j->writer, err));
     json_t *files;
     char kept[65];
@@ -303,11 +314,16 @@ static oz_status out_begin(job *j, oz_err *err) {
 /* All sequences through one layer: to the taps, or into the file of the next layer's inputs. */
 typedef struct pass { job *j; oz_model *m; oz_state *state; int64_t layer; float *x, *y; int32_t *blocks; oz_rows_file in, out; oz_sha256 written; bool has_in, has_out; } pass;
 
+static void input_add(input *in, oz_pool *pool, const oz_tap *t) {
+    if (in->gptq) oz_hessian_add(&in->hessian, pool, t->rows, t->n_tok);
+    for (int64_t i = 0; i < t->n_tok * t->width; i++) in->min = fminf(in->min, t->rows[i]), in->max = fmaxf(in->max, t->rows[i]);
+}
+
 static void on_tap(void *arg, const oz_tap *t) {
     job *j = arg;
     for (size_t i = 0; i < j->n_inputs; i++)
         for (int k = 0; k < t->n_modules; k++)
-            if (strcmp(j->inputs[i].items[0]->arch->module, t->modules[k]) == 0) oz_hessian_add(&j->inputs[i].hessian, j->pool, t->rows, t->n_tok);
+            if (strcmp(j->inputs[i].items[0]->arch->module, t->modules[k]) == 0) input_add(&j->inputs[i], j->pool, t);
 }
 
 static oz_status sequence_run(pass *p, int64_t i, oz_err *err) {
@@ -382,8 +398,9 @@ static oz_status inputs_new(job *j, const oz_model *m, oz_err *err) {
         input in = {.n_items = 0};
         for (int k = 0; k < t.n_modules; k++)
             if ((in.items[in.n_items] = item_of(j, t.modules[k]))) in.n_items++;
+        for (int k = 0; k < in.n_items; k++) in.gptq = in.gptq || in.items[k]->gptq;
         if (!in.n_items) continue;
-        OZ_TRY(oz_hessian_init(&in.hessian, t.width, t.modules[0], err));
+        if (in.gptq) OZ_TRY(oz_hessian_init(&in.hessian, t.width, t.modules[0], err));
         oz_grow((void **)&j->inputs, &j->cap_inputs, j->n_inputs + 1, sizeof *j->inputs);
         j->inputs[j->n_inputs++] = in;
     }
@@ -427,7 +444,8 @@ static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq 
     if (g->rtn.asymmetric) OZ_TRY(oz_big_new((void **)&r->zeros, (size_t)(t->rows * n_groups), t->module, err));
     OZ_TRY(oz_gptq_run(r, g, j->pool, t->module, err));
     const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
-    OZ_TRY(oz_stream_made(&j->stream, &m, &j->q->scheme, j->q->model_dtype, &(oz_made){.band = chosen_band, .arg = &(chosen){g, r}}, err));
+    const oz_made made = {.band = chosen_band, .arg = &(chosen){g, r}, .input_scale = it->input_scale, .input_zero = it->input_zero};
+    OZ_TRY(oz_stream_made(&j->stream, &m, &it->scheme, j->q->model_dtype, &made, err));
     const bool measured = isfinite(r->before) && isfinite(r->after);
     const int64_t n_tok = g->hessian->n_rows;
     if (measured && n_tok < t->cols) oz_log_info("%s: output error %.4g, of rounding to nearest %.4g, on %" PRId64 " tokens for %" PRId64 " columns", t->module, r->after, r->before, n_tok, t->cols);
@@ -439,22 +457,46 @@ static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq 
     return OZ_OK;
 }
 
-static oz_status input_quantize(job *j, input *in, oz_err *err) {
-    oz_factor f;
+static oz_status item_gptq(job *j, const oz_quantize_item *it, const input *in, const oz_factor *f, oz_err *err) {
+    oz_gptq_result r = {0};
+    const oz_gptq g = {&in->hessian, f, &it->weight, oz_rtn_of(&it->scheme, j->q->model_dtype)};
+    oz_status st = module_write(j, it, &g, &r, err);
+    oz_big_free(r.codes);
+    oz_big_free(r.scales);
+    oz_big_free(r.zeros);
+    oz_ckpt_drop(j->q->ckpt, it->tensor);
+    return st;
+}
+
+/* One scale for what the text shows. Experts of a projection have it in common, since a token may come to any of them. */
+static oz_status input_scale(oz_quantize_item *it, const job *j, const input *own, oz_err *err) {
+    const oz_codec codec = it->scheme.input.is_float ? OZ_CODEC_F8E4M3 : OZ_CODEC_I8;
+    const oz_rtn q = {codec, 0, j->q->model_dtype, !it->scheme.input.symmetric, it->scheme.input.is_float ? 0 : it->scheme.input.bits};
+    float min = own->min, max = own->max, zero;
+    for (size_t i = 0; i < j->n_inputs && it->arch->expert >= 0; i++)
+        if (j->inputs[i].items[0]->arch->role == own->items[0]->arch->role) min = fminf(min, j->inputs[i].min), max = fmaxf(max, j->inputs[i].max);
+    OZ_NEED(isfinite(min) && isfinite(max), err, OZ_E_FORMAT, "%s: its inputs on the calibration text are not finite", it->arch->module);
+    if (oz_rtn_scale(&it->input_scale, &zero, &q, min, max, err) != OZ_OK) return oz_err_prefix(err, "%s: inputs", it->arch->module);
+    it->input_zero = (int8_t)zero;
+    return OZ_OK;
+}
+
+static oz_status input_factor(oz_factor *f, job *j, input *in, oz_err *err) {
     const char *what = in->items[0]->arch->module;
     OZ_TRY(oz_hessian_close(&in->hessian, what, err));
-    OZ_TRY(oz_factor_init(&f, &in->hessian, j->cfg->dampening, j->pool, what, err));
-    if (f.dampening > j->cfg->dampening) oz_log_warn("%s: dampening raised from %g to %g of the mean diagonal, to make its Hessian positive definite", what, j->cfg->dampening, f.dampening);
+    OZ_TRY(oz_factor_init(f, &in->hessian, j->q->dampening, j->pool, what, err));
+    if (f->dampening > j->q->dampening) oz_log_warn("%s: dampening raised from %g to %g of the mean diagonal, to make its Hessian positive definite", what, j->q->dampening, f->dampening);
+    return OZ_OK;
+}
+
+static oz_status input_quantize(job *j, input *in, oz_err *err) {
+    oz_factor f = {0};
+    if (in->gptq) OZ_TRY(input_factor(&f, j, in, err));
     oz_status st = OZ_OK;
     for (int k = 0; st == OZ_OK && k < in->n_items; k++) {
-        const oz_quantize_item *it = in->items[k];
-        oz_gptq_result r = {0};
-        const oz_gptq g = {&in->hessian, &f, &it->weight, {j->q->scheme.codec, j->q->scheme.group_size, j->q->model_dtype, !j->q->scheme.symmetric}};
-        st = module_write(j, it, &g, &r, err);
-        oz_big_free(r.codes);
-        oz_big_free(r.scales);
-        oz_big_free(r.zeros);
-        oz_ckpt_drop(j->q->ckpt, it->tensor);
+        oz_quantize_item *it = in->items[k];
+        if (it->scheme.static_input) st = input_scale(it, j, in, err);
+        if (st == OZ_OK) st = it->gptq ? item_gptq(j, it, in, &f, err) : oz_quantize_write_item(j->q, it, &j->stream, err);
     }
     oz_factor_deinit(&f);
     return st;
@@ -513,12 +555,12 @@ static void warn_starved(const job *j) {
     if (n[1]) oz_log_warn("%zu modules were reached by fewer tokens than they have columns, the first %s: they fit this text and may be worse on other", n[1], first[1]);
 }
 
-/* Bytes of the items that are quantized from some layer on, or of those that are kept. */
-static int64_t bytes_of(const job *j, bool quantized, int64_t layer) {
+/* Bytes of the items that wait for a layer, from some layer on, or of those that do not. */
+static int64_t bytes_of(const job *j, bool waits, int64_t layer) {
     int64_t n = 0;
     for (size_t i = 0; i < j->q->n_items; i++) {
-        const oz_quantize_item *it = &j->q->items[i];
-        if (it->quantized == quantized && (!quantized || it->arch->layer >= layer)) n += (int64_t)it->bytes;
+        const int64_t of = layer_of(&j->q->items[i]);
+        if (waits ? of >= layer : of < 0) n += (int64_t)j->q->items[i].bytes;
     }
     return n;
 }
@@ -590,7 +632,7 @@ static void break_off(job *j, oz_status st, oz_err *err) {
     else oz_work_remove(&j->work, NULL);
 }
 
-oz_status oz_quantize_gptq(json_t **report, oz_quantize *q, const char *target, const oz_quantize_gptq_cfg *cfg, oz_pool *pool, oz_err *err) {
+oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *target, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err) {
     job j = {.q = q, .cfg = cfg, .pool = pool};
     bool is_finished = false;
     *report = NULL;

@@ -11,13 +11,16 @@ typedef struct oz_quantize_item {
     const oz_tensor *tensor;    /* where it comes from */
     oz_weight weight;           /* the same in rows; codec plain */
     bool quantized, absent;     /* absent: a tied head, written nowhere */
+    oz_scheme scheme;           /* where quantized */
+    bool gptq;                  /* its codes are chosen with calibration text */
+    float input_scale;          /* of a static input, once it is calibrated */
+    int8_t input_zero;
     oz_dtype dtype;             /* of what is kept */
     size_t bytes;
 } oz_quantize_item;
 
 struct oz_quantize {
     const oz_ckpt *ckpt;
-    oz_scheme scheme;
     oz_dtype model_dtype;
     oz_arch_list list; /* as if the embeddings were not tied: the head has a row */
     bool tied;
@@ -26,8 +29,16 @@ struct oz_quantize {
     size_t *modules; /* of items: the matrices */
     size_t n_modules;
     oz_layout *layout;
-    json_t *config;
+    json_t *config, *recipe; /* recipe: NULL without one */
+    double dampening;        /* of GPTQ */
 };
+/* Fills in quantized, scheme and gptq of the items (select.c). */
+oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err);
+
+/* A modifier of a recipe (recipe.c). config: config_groups and ignore, as in a quantization_config. */
+typedef struct oz_modifier { char *path; bool gptq; double dampening; const char *preset; json_t *targets, *config; } oz_modifier;
+struct oz_recipe { json_t *json; oz_modifier *items; size_t n, cap; double dampening; /* of those that are GPTQ */ };
+
 typedef struct oz_stream oz_stream;
 /* Rounded to nearest, or kept. */
 oz_status oz_quantize_write_item(oz_quantize *q, oz_quantize_item *it, oz_stream *s, oz_err *err);
@@ -60,9 +71,12 @@ typedef oz_status oz_band_fn(void *arg, const oz_band *b, oz_err *err);
 typedef struct oz_made { oz_band_fn *band; void *arg; const int32_t *g_idx; float divisor, input_scale; int8_t input_zero; } oz_made;
 /* All tensors of a module under any scheme of compressed-tensors: the one writer of them. scale_dtype: F32, F16 or BF16, where the scheme leaves it open. */
 oz_status oz_stream_made(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype scale_dtype, const oz_made *made, oz_err *err);
-/* The same of values, rounded to nearest. fill is asked for whole rows. OZ_E_FORMAT: a value that cannot be
- * quantized; the message names row and column. */
-oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, oz_fill_fn *fill, void *arg, oz_err *err);
+/* The same of values, rounded to nearest. fill is asked for whole rows; input_scale and input_zero: of a static input. OZ_E_FORMAT: a value that cannot
+ * be quantized; the message names row and column. */
+typedef struct oz_source { oz_fill_fn *fill; void *arg; float input_scale; int8_t input_zero; } oz_source;
+oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, const oz_source *source, oz_err *err);
+/* How a scheme's weights are rounded. */
+oz_rtn oz_rtn_of(const oz_scheme *scheme, oz_dtype model_dtype);
 /* ---- other families in compressed-tensors (recode.c) ---- */
 bool oz_scheme_is_native(const oz_scheme *s); /* of compressed-tensors itself */
 typedef struct oz_recode { const oz_scheme *from; const oz_weight *weight; oz_scheme to; oz_dtype scale_dtype; const int32_t *g_idx; } oz_recode;

@@ -56,10 +56,18 @@ oz_status oz_ffn_split_run(oz_ffn_split *s, const char *target, bool force, oz_p
  * number.h has the arithmetic. Weights are read in f32 from a dense checkpoint or a GGUF; whatever is not quantized is kept as it
  * is (out of a GGUF: rounded to the model's type). Embeddings and norms are never quantized. */
 typedef struct oz_quantize oz_quantize;
+typedef struct oz_recipe oz_recipe;
+/* JSON where the name ends so, else YAML. Errors name the file and the path in it. */
+oz_status oz_recipe_read(oz_recipe **out, const char *path, oz_err *err);
+void oz_recipe_free(oz_recipe **r);
+#define OZ_DAMPENING 0.01 /* GPTQ's, where nothing is said */
 typedef struct oz_quantize_cfg {
     oz_scheme scheme;
+    bool gptq;          /* by GPTQ */
+    double dampening;   /* share of the mean diagonal */
     const char *const *targets, *const *ignore; /* patterns of scheme.h; no targets: "Linear". A class name does not reach lm_head or a router */
     size_t n_targets, n_ignore;
+    const oz_recipe *recipe; /* says all of these in their place; NULL: none */
     size_t shard_bytes; /* 0: no limit */
 } oz_quantize_cfg;
 /* What a matrix of the model becomes. */
@@ -71,10 +79,11 @@ void oz_quantize_free(oz_quantize **q);
 const oz_layout *oz_quantize_layout(const oz_quantize *q);
 size_t oz_quantize_count(const oz_quantize *q); /* modules, in the model's order */
 oz_quantize_module oz_quantize_at(const oz_quantize *q, size_t i);
+const char *oz_quantize_wants_text(const oz_quantize *q); /* what it calibrates; NULL: nothing, and oz_quantize_run makes it */
 /* Memory: a few MB and the pages of one tensor. The bytes do not depend on the number of threads. */
 oz_status oz_quantize_run(oz_quantize *q, const char *target, bool force, oz_pool *pool, oz_err *err);
 
-/* ---- quantize: GPTQ, with calibration text ----
+/* ---- quantize with calibration text: GPTQ, static scales of inputs ----
  * Layer by layer through the model's own forward pass: a layer's inputs have passed through the quantized layers before it. All state is on
  * disk after each layer (work.c). Memory: one layer, its Hessians and factors, and one sequence; not the number of layers or sequences. */
 typedef struct oz_calibration {
@@ -88,17 +97,16 @@ typedef struct oz_calibration_cfg { const oz_tok *tok; const oz_text_files *file
 oz_status oz_calibration_read(oz_calibration *c, const char *path, const oz_calibration_cfg *cfg, oz_err *err);
 void oz_calibration_deinit(oz_calibration *c);
 
-typedef struct oz_quantize_gptq_cfg {
+typedef struct oz_quantize_text_cfg {
     oz_dev *dev;
     const oz_calibration *calibration;
-    double dampening;    /* share of the mean diagonal */
     bool force, resume;
     const char *version; /* of the program, for ounce_recipe.json */
-} oz_quantize_gptq_cfg;
-/* All that can be wrong with the text for this model: ids, lengths, modules outside layers. Warns of linear modules with more columns than the text has tokens. */
-oz_status oz_quantize_gptq_check(oz_quantize *q, const oz_calibration *calibration, oz_err *err);
-/* report: a new list of {module, tokens, before, after, dampening}: tokens that reached it; tr(E H E^T) / tr(W H W^T) of rounding to nearest and
+} oz_quantize_text_cfg;
+/* All that can be wrong with the text for this model: ids, lengths. Warns of linear modules with more columns than the text has tokens. */
+oz_status oz_quantize_text_check(oz_quantize *q, const oz_calibration *calibration, oz_err *err);
+/* report: a new list of {module, tokens, before, after, dampening} of what GPTQ made: tokens that reached it; tr(E H E^T) / tr(W H W^T) of rounding to nearest and
  * of what was written, null where the text gives it no input. OZ_E_INTERRUPTED keeps what --resume takes up. */
-oz_status oz_quantize_gptq(json_t **report, oz_quantize *q, const char *target, const oz_quantize_gptq_cfg *cfg, oz_pool *pool, oz_err *err);
+oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *target, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err);
 
 #endif

@@ -2,8 +2,7 @@
  * be wrong with the request is known, and every size, before a byte is written. The run takes one tensor at a time and of it some
  * rows at a time, all threads on them; each row is independent, so that neither chunks nor threads show in the result.
  *
- * lm_head and routers: only a pattern that names them quantizes them, since class names are used for "all layers". With tied embeddings the head has no tensor of
- * its own; quantizing it unties the two: the embedding stays as it was, the head is written beside it. */
+ * With tied embeddings the head has no tensor of its own; quantizing it unties the two: the embedding stays as it was, the head is written beside it. */
 #include "base/file.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -47,85 +46,6 @@ static oz_status list_tensors(oz_quantize *q, oz_err *err) {
     return st;
 }
 
-typedef struct selection { const oz_quantize_cfg *cfg; bool *target_used, *ignore_used; } selection;
-
-static oz_status select_module(bool *take, const selection *s, const oz_arch_tensor *t, oz_err *err) {
-    static const char *const ALL[] = {"Linear"};
-    const char *const *targets = s->cfg->n_targets ? s->cfg->targets : ALL;
-    const oz_module m = module_of(t);
-    bool hit;
-    *take = false;
-    for (size_t i = 0; is_linear(t) && i < (s->cfg->n_targets ? s->cfg->n_targets : 1); i++) {
-        OZ_TRY(oz_pattern_match(&hit, targets[i], &m, err));
-        if (hit && s->cfg->n_targets) s->target_used[i] = true;
-        const bool by_class = strcmp(targets[i], t->class_name) == 0;
-        *take = *take || (hit && !(by_class && oz_role_by_name(t->role)));
-    }
-    for (size_t i = 0; i < s->cfg->n_ignore; i++) {
-        OZ_TRY(oz_pattern_match(&hit, s->cfg->ignore[i], &m, err));
-        s->ignore_used[i] = s->ignore_used[i] || hit;
-        *take = *take && !hit;
-    }
-    return OZ_OK;
-}
-
-static oz_status check_used(const selection *s, oz_err *err) {
-    for (size_t i = 0; i < s->cfg->n_targets; i++)
-        OZ_NEED(s->target_used[i], err, OZ_E_ARG, "--targets '%s': matches no linear module of this model", s->cfg->targets[i]);
-    for (size_t i = 0; i < s->cfg->n_ignore; i++)
-        OZ_NEED(s->ignore_used[i], err, OZ_E_ARG, "--ignore '%s': matches no module of this model", s->cfg->ignore[i]);
-    return OZ_OK;
-}
-
-static oz_status select_modules(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
-    selection s = {cfg, oz_alloc_array(cfg->n_targets + 1, sizeof(bool)), oz_alloc_array(cfg->n_ignore + 1, sizeof(bool))};
-    oz_status st = OZ_OK;
-    size_t n = 0;
-    for (size_t i = 0; i < q->list.n && st == OZ_OK; i++) {
-        if (q->list.items[i].is_bias) continue;
-        st = select_module(&q->items[i].quantized, &s, &q->list.items[i], err);
-        n += q->items[i].quantized;
-    }
-    if (st == OZ_OK) st = check_used(&s, err);
-    if (st == OZ_OK && n == 0) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "nothing is left to quantize: every target is ignored or lm_head, which must be named");
-    oz_free(s.target_used);
-    oz_free(s.ignore_used);
-    return st;
-}
-
-enum { SHOWN = 8 }; /* offenders that are listed one by one */
-
-/* The largest usual group size, up to the scheme's, that divides the columns of every module; 0: none. */
-static int64_t fitting_group(const oz_quantize *q) {
-    int64_t best = 0;
-    for (size_t k = 0; oz_group_size_usual(k) && oz_group_size_usual(k) <= q->scheme.group_size; k++) {
-        bool fits = true;
-        for (size_t i = 0; i < q->list.n; i++) fits = fits && (!q->items[i].quantized || q->list.items[i].cols % oz_group_size_usual(k) == 0);
-        if (fits) best = oz_group_size_usual(k);
-    }
-    return best;
-}
-
-/* Logs the modules whose columns the group size does not divide; the message has the first one, how many there are, and what would do. */
-static oz_status check_groups(const oz_quantize *q, oz_err *err) {
-    oz_err first = {0}, one;
-    size_t n_bad = 0;
-    for (size_t i = 0; i < q->list.n; i++) {
-        const oz_module m = module_of(&q->list.items[i]);
-        one = (oz_err){0};
-        if (!q->items[i].quantized || oz_scheme_check(&q->scheme, &m, &one) == OZ_OK) continue;
-        if (n_bad++ == 0) first = one;
-        if (n_bad <= SHOWN) oz_log_info("  %s", one.msg);
-    }
-    if (n_bad > SHOWN) oz_log_info("  and %zu more", n_bad - SHOWN);
-    if (n_bad == 0) return OZ_OK;
-    char others[64] = "", advice[64] = "no usual group size fits every module: leave some out (--ignore)";
-    if (n_bad > 1) snprintf(others, sizeof others, " (the first of %zu modules)", n_bad);
-    const int64_t fits = fitting_group(q);
-    if (fits) snprintf(advice, sizeof advice, "--group-size %lld fits every module", (long long)fits);
-    OZ_FAIL(err, OZ_E_ARG, "%s%s; %s", first.msg, others, advice);
-}
-
 /* Finds where an item comes from. A quantized or tied head is read from the embedding. */
 static oz_status bind_item(oz_quantize *q, item *it, oz_err *err) {
     const oz_arch_tensor *t = it->arch;
@@ -160,7 +80,7 @@ static oz_status declare(oz_quantize *q, item *it, oz_err *err) {
         return oz_layout_add(q->layout, it->tensor->name, it->dtype, it->tensor->n_dims, it->tensor->dims, err);
     }
     oz_part parts[OZ_MAX_PARTS];
-    const int n_parts = oz_scheme_parts(parts, &q->scheme, it->arch->rows, it->arch->cols, q->model_dtype);
+    const int n_parts = oz_scheme_parts(parts, &it->scheme, it->arch->rows, it->arch->cols, q->model_dtype);
     for (int i = 0; i < n_parts; i++) {
         size_t bytes;
         char *name = oz_asprintf("%s%s", it->arch->module, parts[i].suffix);
@@ -203,7 +123,7 @@ static json_t *new_config(const oz_quantize *q) {
     size_t n = 0, n_others = 0;
     for (size_t i = 0; i < q->list.n; i++) {
         const item *it = &q->items[i];
-        if (is_linear(it->arch)) modules[n] = module_of(it->arch), schemes[n++] = it->quantized ? q->scheme : OZ_SCHEME_DENSE;
+        if (is_linear(it->arch)) modules[n] = module_of(it->arch), schemes[n++] = it->quantized ? it->scheme : OZ_SCHEME_DENSE;
         if (q->tied && it->arch->role == OZ_ROLE_HEAD && it->quantized) json_object_set_new(config, "tie_word_embeddings", json_false());
     }
     for (size_t i = q->list.n; i < q->n_items; i++) { /* a matrix that the architecture does not speak of may be a linear module to a reader */
@@ -230,8 +150,7 @@ static oz_status plan(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
     q->modules = oz_alloc_array(q->list.n + 1, sizeof *q->modules);
     q->n_items = q->list.n;
     for (size_t i = 0; i < q->list.n; i++) q->items[i].arch = &q->list.items[i];
-    OZ_TRY(select_modules(q, cfg, err));
-    OZ_TRY(check_groups(q, err));
+    OZ_TRY(oz_quantize_select(q, cfg, err));
     for (size_t i = 0; i < q->list.n; i++) {
         item *it = &q->items[i];
         OZ_TRY(bind_item(q, it, err));
@@ -246,7 +165,8 @@ static oz_status plan(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
 oz_status oz_quantize_new(oz_quantize **out, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, oz_err *err) {
     oz_quantize *q = oz_alloc(sizeof *q);
     q->ckpt = ckpt;
-    q->scheme = cfg->scheme;
+    q->dampening = cfg->recipe ? cfg->recipe->dampening : cfg->dampening;
+    q->recipe = cfg->recipe ? json_incref(cfg->recipe->json) : NULL;
     q->layout = oz_layout_new(cfg->shard_bytes);
     oz_status st = plan(q, cfg, err);
     if (st != OZ_OK) oz_quantize_free(&q);
@@ -260,6 +180,7 @@ void oz_quantize_free(oz_quantize **pq) {
     oz_arch_list_deinit(&q->list);
     oz_layout_free(&q->layout);
     json_decref(q->config);
+    json_decref(q->recipe);
     oz_free(q->items);
     oz_free(q->modules);
     oz_free(q);
@@ -271,7 +192,7 @@ size_t oz_quantize_count(const oz_quantize *q) { return q->n_modules; }
 
 oz_quantize_module oz_quantize_at(const oz_quantize *q, size_t i) {
     const item *it = &q->items[q->modules[i]];
-    return (oz_quantize_module){it->arch->module, oz_role_name(it->arch->role), it->quantized ? &q->scheme : &OZ_SCHEME_DENSE, it->arch->rows, it->arch->cols, it->bytes};
+    return (oz_quantize_module){it->arch->module, oz_role_name(it->arch->role), it->quantized ? &it->scheme : &OZ_SCHEME_DENSE, it->arch->rows, it->arch->cols, it->bytes};
 }
 
 /* ---- running ---- */
@@ -284,7 +205,7 @@ static void fill_rows(void *arg, float *dst, int64_t begin, int64_t n) {
 static oz_status write_quantized(oz_quantize *q, item *it, oz_stream *s, oz_err *err) {
     const oz_module m = module_of(it->arch);
     oz_err bad = {0};
-    oz_status st = oz_stream_rtn(s, &m, &q->scheme, q->model_dtype, fill_rows, &it->weight, &bad);
+    oz_status st = oz_stream_rtn(s, &m, &it->scheme, q->model_dtype, &(oz_source){fill_rows, &it->weight, it->input_scale, it->input_zero}, &bad);
     if (st == OZ_E_FORMAT) OZ_FAIL(err, st, "%s: %s (%s)", it->tensor->name, bad.msg, it->tensor->file_name);
     if (st != OZ_OK && bad.code != OZ_OK) OZ_FAIL(err, st, "%s", bad.msg);
     return st;
@@ -317,6 +238,7 @@ static oz_status write_tensors(oz_quantize *q, const char *dir, oz_pool *pool, o
 
 oz_status oz_quantize_run(oz_quantize *q, const char *target, bool force, oz_pool *pool, oz_err *err) {
     oz_outdir *dir;
+    OZ_NEED(!oz_quantize_wants_text(q), err, OZ_E_ARG, "%s needs calibration", oz_quantize_wants_text(q));
     OZ_TRY(oz_outdir_open(&dir, target, force, err));
     oz_status st = oz_ckpt_copy_side_files(q->ckpt, oz_outdir_path(dir), err);
     if (st == OZ_OK) st = oz_config_write(q->config, oz_outdir_path(dir), err);

@@ -201,8 +201,7 @@ oz_status oz_stream_made(oz_stream *s, const oz_module *m, const oz_scheme *sche
 typedef struct rtn {
     oz_rtn how;
     int64_t cols;
-    oz_fill_fn *fill;
-    void *arg;
+    const oz_source *source;
     bool one; /* these are for all rows */
     float scale, zero;
 } rtn;
@@ -216,7 +215,7 @@ static oz_status observe(float *min, float *max, const rtn *q, int64_t row, cons
 static oz_status rtn_band(void *arg, const oz_band *b, oz_err *err) {
     const rtn *q = arg;
     const int64_t n_groups = q->how.group_size > 0 ? (q->cols + q->how.group_size - 1) / q->how.group_size : 1;
-    q->fill(q->arg, b->codes, b->row0 * q->cols, b->n_rows * q->cols);
+    q->source->fill(q->source->arg, b->codes, b->row0 * q->cols, b->n_rows * q->cols);
     for (int64_t g = 0; g < n_groups; g++) b->scales[g] = 0;
     for (int64_t r = 0; r < b->n_rows && !q->one; r++) OZ_TRY(observe(b->zeros, b->scales, q, b->row0 + r, b->codes + r * q->cols, err));
     for (int64_t g = 0; g < n_groups && !q->one; g++)
@@ -233,7 +232,7 @@ static void range_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const range *r = arg;
     float *row = r->scratch + thread * r->q->cols;
     for (int64_t i = begin; i < end; i++) {
-        r->q->fill(r->q->arg, row, i * r->q->cols, r->q->cols);
+        r->q->source->fill(r->q->source->arg, row, i * r->q->cols, r->q->cols);
         if (observe(&r->min[thread], &r->max[thread], r->q, i, row, &r->errs[thread]) != OZ_OK) return;
     }
 }
@@ -256,11 +255,12 @@ static oz_status rtn_one(rtn *q, oz_stream *s, const oz_module *m, oz_err *err) 
     return st;
 }
 
-oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, oz_fill_fn *fill, void *arg,
-                        oz_err *err) {
-    rtn q = {.how = {scheme->codec, scheme->group_size, model_dtype, !scheme->symmetric}, .cols = m->cols, .fill = fill, .arg = arg};
+oz_rtn oz_rtn_of(const oz_scheme *s, oz_dtype model_dtype) { return (oz_rtn){s->codec, s->group_size, model_dtype, !s->symmetric, s->is_float ? 0 : s->bits}; }
+
+oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, const oz_source *source, oz_err *err) {
+    rtn q = {.how = oz_rtn_of(scheme, model_dtype), .cols = m->cols, .source = source};
     if (scheme->per_tensor) OZ_TRY(rtn_one(&q, s, m, err));
-    return oz_stream_made(s, m, scheme, model_dtype, &(oz_made){.band = rtn_band, .arg = &q}, err);
+    return oz_stream_made(s, m, scheme, model_dtype, &(oz_made){.band = rtn_band, .arg = &q, .input_scale = source->input_scale, .input_zero = source->input_zero}, err);
 }
 
 /* ---- as it is ---- */

@@ -177,7 +177,7 @@ size_t oz_synth_count(const oz_synth *s) { return s->n_tensors; }
 static oz_status write_tensor(oz_synth *s, const oz_arch_tensor *t, oz_stream *stream, oz_err *err) {
     const oz_module m = module_of(t);
     normal r = {s->quantiles, mix(mix(s->seed) ^ name_hash(t->name))};
-    if (is_quantized(s, t)) return oz_stream_rtn(stream, &m, &s->scheme, s->dtype, fill_normal, &r, err);
+    if (is_quantized(s, t)) return oz_stream_rtn(stream, &m, &s->scheme, s->dtype, &(oz_source){fill_normal, &r, 1, 0}, err); /* inputs are of that size: norms are 1 */
     const bool is_norm = t->role == OZ_ROLE_NORM && !t->is_bias;
     oz_arch_tensor norm = *t;
     return oz_stream_put(stream, t->name, s->dtype, t->rows * (t->cols ? t->cols : 1), 1, is_norm ? fill_norm : fill_normal, is_norm ? (void *)&norm : (void *)&r, err);

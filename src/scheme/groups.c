@@ -203,9 +203,15 @@ static const struct { const char *name; oz_args weights, acts; } LIBRARY_PRESETS
 };
 enum { N_LIBRARY_PRESETS = sizeof LIBRARY_PRESETS / sizeof *LIBRARY_PRESETS };
 
-static oz_status preset_parse(oz_group *g, const char *name, const json_t *top, oz_err *err) {
+static size_t preset_index(const char *name) {
     size_t i = 0;
     while (i < N_LIBRARY_PRESETS && strcasecmp(LIBRARY_PRESETS[i].name, name) != 0) i++;
+    return i;
+}
+bool oz_scheme_is_preset(const char *name) { return preset_index(name) < N_LIBRARY_PRESETS; }
+
+static oz_status preset_parse(oz_group *g, const char *name, const json_t *top, oz_err *err) {
+    const size_t i = preset_index(name);
     OZ_NEED(i < N_LIBRARY_PRESETS, err, OZ_E_UNSUPPORTED, "%s: a list of targets needs the name of a preset that is known here, found \"%.60s\"", g->path, name);
     g->weights = LIBRARY_PRESETS[i].weights;
     g->acts = LIBRARY_PRESETS[i].acts;

@@ -23,6 +23,24 @@ static const oz_preset PRESETS[] = {
      "int4 weights, symmetric, one scale a group of --group-size inputs of an output channel, 128 by default (largest magnitude / 7.5); "
      "activations are not quantized; stored pack-quantized, eight weights in an int32",
      true},
+    {{"W4A16_ASYM", true, OZ_CODEC_I4P, 4, false, 128, false, false, OZ_ACT_NONE, "pack-quantized", .store = OZ_STORE_PACKED},
+     "int4 weights, asymmetric, one scale and one zero point a group of --group-size inputs of an output channel, 128 by default ((largest - smallest) / 15, zero among "
+     "them); activations are not quantized; stored pack-quantized, zero points too",
+     true},
+    {{"W4A8", true, OZ_CODEC_I4P, 4, false, 128, false, true, OZ_ACT_VALUES, "pack-quantized", .store = OZ_STORE_PACKED, .input = {.bits = 8, .symmetric = true}},
+     "the weights of W4A16, stored like them (llm-compressor stores a byte a weight by this name); int8 activations, symmetric, quantized per token while running "
+     "(largest magnitude / 127)",
+     true},
+    {{"FP8_BLOCK", true, OZ_CODEC_F8E4M3, 8, true, 128, false, true, OZ_ACT_VALUES, "float-quantized", .store = OZ_STORE_BYTES, .block_rows = 128,
+      .input = {.bits = 8, .is_float = true, .symmetric = true, .group_size = 128}},
+     "float8 e4m3 weights, symmetric, one scale a block of 128 outputs by 128 inputs (largest magnitude / 448); float8 e4m3 activations, quantized per token in groups of "
+     "128 while running, which must divide the inputs of every module; stored float-quantized, a byte a weight",
+     false},
+    {{"FP8", true, OZ_CODEC_F8E4M3, 8, true, 0, true, true, OZ_ACT_VALUES, "float-quantized", .store = OZ_STORE_BYTES, .static_input = true,
+      .input = {.bits = 8, .is_float = true, .symmetric = true}},
+     "float8 e4m3 weights, symmetric, one scale a matrix (largest magnitude / 448); float8 e4m3 activations under one stored scale a module, the largest magnitude that "
+     "--calibration text shows / 448; stored float-quantized, a byte a weight",
+     false},
 };
 enum { N_PRESETS = sizeof PRESETS / sizeof *PRESETS };
 
@@ -41,10 +59,11 @@ int64_t oz_group_size_usual(size_t i) {
 }
 
 oz_status oz_scheme_check(const oz_scheme *s, const oz_module *m, oz_err *err) {
-    if (!s->quantized || s->group_size <= 0 || m->cols % s->group_size == 0) return OZ_OK;
+    const int64_t group = s->block_rows > 0 || s->group_size <= 0 ? s->input.group_size : s->group_size; /* a block may stand out at the edge */
+    if (!s->quantized || group <= 0 || m->cols % group == 0) return OZ_OK;
     char divisors[64] = "";
     for (size_t i = 0, n = 0; oz_group_size_usual(i); i++)
         if (m->cols % oz_group_size_usual(i) == 0) n += (size_t)snprintf(divisors + n, sizeof divisors - n, "%s%lld", n ? ", " : "", (long long)oz_group_size_usual(i));
-    OZ_FAIL(err, OZ_E_ARG, "%s: group_size %lld does not divide its %lld columns; %s%s", m->name, (long long)s->group_size, (long long)m->cols,
+    OZ_FAIL(err, OZ_E_ARG, "%s: group_size %lld does not divide its %lld columns; %s%s", m->name, (long long)group, (long long)m->cols,
             *divisors ? "these do: " : "none of the usual ones does", divisors);
 }

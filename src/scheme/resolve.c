@@ -73,22 +73,35 @@ static void warn_unused(const oz_config *c) {
             if (!c->groups[i].targets.used[k]) oz_found_warning(c->f, "%s.targets: '%.100s' matches no module of this model", c->groups[i].path, c->groups[i].targets.items[k].text);
 }
 
-oz_status oz_scheme_resolve_all(oz_scheme *schemes, const json_t *model, const oz_module *modules, size_t n, const oz_findings *f, oz_err *err) {
-    oz_config c = {.f = f};
-    oz_status st = config_read(&c, model, err);
+/* Ends c, which was read with the status st. */
+static oz_status modules_resolve(oz_scheme *schemes, oz_config *c, oz_status st, const oz_module *modules, size_t n, oz_err *err) {
     const bool broken = st != OZ_OK; /* as a whole: nothing is known of any module */
-    st = oz_found(f, st, err);
+    st = oz_found(c->f, st, err);
     for (size_t i = 0; i < n && st == OZ_OK; i++) {
         schemes[i] = OZ_SCHEME_DENSE;
         schemes[i].unknown = broken;
         const bool takes_part = strcmp(modules[i].class_name, "Linear") == 0 || strcmp(modules[i].class_name, "Embedding") == 0; /* norms are never quantized */
-        if (!c.json || broken || !takes_part) continue;
-        st = c.family->module(&schemes[i], &c, &modules[i], err);
+        if (!c->json || broken || !takes_part) continue;
+        st = c->family->module(&schemes[i], c, &modules[i], err);
         if (st != OZ_OK) schemes[i].unknown = true;
-        st = oz_found(f, st, err);
+        st = oz_found(c->f, st, err);
     }
-    if (st == OZ_OK && !broken) warn_unused(&c);
-    config_deinit(&c);
+    if (st == OZ_OK && !broken) warn_unused(c);
+    config_deinit(c);
+    return st;
+}
+
+oz_status oz_scheme_resolve_all(oz_scheme *schemes, const json_t *model, const oz_module *modules, size_t n, const oz_findings *f, oz_err *err) {
+    oz_config c = {.f = f};
+    const oz_status st = config_read(&c, model, err);
+    return modules_resolve(schemes, &c, st, modules, n, err);
+}
+
+oz_status oz_scheme_resolve_groups(oz_scheme *schemes, const json_t *config, const char *path, const oz_module *modules, size_t n, oz_err *err) {
+    oz_config c = {.json = config, .path = oz_strdup(path), .family = oz_family_find("compressed-tensors")};
+    oz_status st = oz_groups_read(&c, err);
+    st = modules_resolve(schemes, &c, st, modules, n, err);
+    for (size_t i = 0; i < n && st == OZ_OK; i++) schemes[i].old_layout = false;
     return st;
 }
 

@@ -60,6 +60,9 @@ oz_status oz_scheme_resolve(oz_scheme *schemes, const json_t *config, const oz_m
 oz_status oz_scheme_resolve_all(oz_scheme *schemes, const json_t *config, const oz_module *modules, size_t n, const oz_findings *f, oz_err *err);
 /* Where a config says how its model is quantized, as it stands there; NULL: it does not. */
 const json_t *oz_scheme_locate(const json_t *config);
+/* The same of groups (config_groups, ignore) of compressed-tensors that are to be made: messages begin with `path`. A group without a format takes the one that the library infers. */
+oz_status oz_scheme_resolve_groups(oz_scheme *schemes, const json_t *config, const char *path, const oz_module *modules, size_t n, oz_err *err);
+bool oz_scheme_is_preset(const char *name); /* a name that the library gives groups, known here */
 /* kv_cache_scheme: keys (after their rotation) and values are rounded to float8 with stored scales, one, or one a head. */
 typedef struct oz_kv_scheme { bool quantized, per_head; } oz_kv_scheme;
 oz_status oz_scheme_kv(oz_kv_scheme *out, const json_t *config, oz_err *err);

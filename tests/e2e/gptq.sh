@@ -27,7 +27,7 @@ fails 'sequences longer than the model' 1 '--max-seq-length: the model takes 512
 echo '{"text":"x"}' >"$T/bad.jsonl"
 fails 'a line of text without a tokenizer' 1 "error: $T/bad.jsonl: line 1: text needs the model's tokenizer.json" g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
 fails 'groups that no kernel runs' 1 'model.layers.0.self_attn.q_proj (scheme W4A16): no kernel gemm_i4_f32 for groups of 4 columns: expected a multiple of' g -o "$T/o" --group-size 4
-fails 'the head' 1 'lm_head: --method gptq quantizes what is in layers' g -o "$T/o" --targets Linear --targets lm_head
+fails 'the head' 1 'lm_head: scheme W4A16: GPTQ quantizes what is in layers' g -o "$T/o" --targets Linear --targets lm_head
 echo '{"ids":[5,6}' >"$T/bad.jsonl"
 fails 'a line that is no JSON' 1 "bad.jsonl: line 1: column 12: " g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
 fails 'a dry run: too few sequences' 1 'cal.jsonl: 48 sequences' g --dry-run --num-calibration-samples 49

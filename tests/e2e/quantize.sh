@@ -10,7 +10,7 @@ $OUNCE synth "$T/small.json" -o "$T/m" -q >"$T/out" || echo 'not ok synth'
 q() { $OUNCE quantize "$T/m" -q "$@"; }
 json() { jq -c "$2" "$1"; } # FILE FILTER
 
-fails 'no scheme' 2 '--scheme: must be one of W8A8, W8A16, FP8_DYNAMIC, W4A16, found none' q -o "$T/o"
+fails 'no scheme' 2 '--scheme: must be one of W8A8, W8A16, FP8_DYNAMIC, W4A16, W4A16_ASYM, W4A8, FP8_BLOCK, FP8, found none' q -o "$T/o"
 fails 'unknown scheme' 2 'found W5A5' q -o "$T/o" --scheme W5A5
 fails 'groups for a channel scheme' 2 '--group-size: W8A8 has one scale a channel' q -o "$T/o" --scheme w8a8 --group-size 32
 fails 'no output' 2 '--output' q --scheme W8A8
@@ -23,7 +23,7 @@ fails 'a group size that does not divide' 1 'error: model.layers.0.self_attn.q_p
 same 'the first offenders are listed, the others counted' '8 1' "$(grep -c '^  model.layers.*does not divide' "$T/err") $(grep -c '^  and 6 more' "$T/err")"
 ok 'nothing was written' test ! -e "$T/o"
 
-for s in W8A8 W8A16 FP8_DYNAMIC 'W4A16 --group-size 16'; do
+for s in W8A8 W8A16 FP8_DYNAMIC 'W4A16 --group-size 16' 'W4A16_ASYM --group-size 16' 'W4A8 --group-size 32'; do
     n=${s%% *}
     q -o "$T/dry" --scheme $s --dry-run --json >"$T/$n.dry"
     ok "$n: a dry run writes nothing" test ! -e "$T/dry"

@@ -272,6 +272,8 @@ static void test_synth_with_scheme(void **state) {
     for (size_t p = 0; p < oz_preset_count(); p++) {
         oz_scheme scheme = oz_preset_at(p)->scheme;
         if (oz_preset_at(p)->takes_group_size) scheme.group_size = 32;
+        if (scheme.input.group_size) scheme.input.group_size = 32;
+        if (scheme.static_input) continue; /* quantizing calibrates it */
         char direct[32], later[32], floats[32];
         snprintf(direct, sizeof direct, "direct-%zu", p);
         snprintf(later, sizeof later, "later-%zu", p);

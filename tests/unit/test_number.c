@@ -332,7 +332,7 @@ static void test_rtn_example(void **state) {
     uint32_t packed[2];
     uint16_t scale;
     oz_err err = {0};
-    oz_rtn q = {OZ_CODEC_I4P, 0, OZ_DTYPE_BF16, false};
+    oz_rtn q = {OZ_CODEC_I4P, 0, OZ_DTYPE_BF16, false, 0};
     assert_int_equal(oz_rtn_row(packed, &scale, NULL, &q, x, 8, &err), OZ_OK);
     assert_true(packed[0] == 0x18E4F96Cu && oz_f32_from_bf16(scale) == 0.1337890625f);
     q.codec = OZ_CODEC_I8P;
@@ -345,7 +345,7 @@ static void test_rtn_example(void **state) {
     assert_memory_equal(i8, want, 8);
     uint8_t f8[8];
     float s32;
-    q = (oz_rtn){OZ_CODEC_F8E4M3, 0, OZ_DTYPE_F32, false};
+    q = (oz_rtn){OZ_CODEC_F8E4M3, 0, OZ_DTYPE_F32, false, 0};
     assert_int_equal(oz_rtn_row(f8, &s32, NULL, &q, x, 8, &err), OZ_OK);
     assert_true(s32 == 1.0f / 448.0f && f8[3] == 0x7e && f8[7] == 0xfd && f8[0] == 0x76); /* 448, -416 (tie at 420), 224 */
 }
@@ -359,13 +359,15 @@ static void test_codes(void **state) {
     for (size_t k = 0; k < sizeof codecs / sizeof *codecs; k++) {
         uint8_t want[40] = {0}, got[40] = {0};
         memset(got, 0xa5, (size_t)oz_codec_row_bytes(codecs[k], 37));
-        assert_int_equal(oz_rtn_row(want, &scale, NULL, &(oz_rtn){codecs[k], 0, OZ_DTYPE_F32, false}, x, 37, &err), OZ_OK);
-        for (int i = 0; i < 37; i++) codes[i] = oz_code_nearest(codecs[k], x[i] / scale);
+        assert_int_equal(oz_rtn_row(want, &scale, NULL, &(oz_rtn){codecs[k], 0, OZ_DTYPE_F32, false, 0}, x, 37, &err), OZ_OK);
+        for (int i = 0; i < 37; i++) codes[i] = oz_rtn_code(&(oz_rtn){codecs[k], 0, OZ_DTYPE_F32, false, 0}, x[i], scale, 0);
         oz_codes_store(got, codecs[k], codes, 37);
         assert_memory_equal(want, got, sizeof want);
     }
-    assert_true(oz_code_nearest(OZ_CODEC_I4P, 2.5f) == 2 && oz_code_nearest(OZ_CODEC_I4P, 9) == 7 && oz_code_nearest(OZ_CODEC_I4P, -9) == -8);
-    assert_true(oz_code_nearest(OZ_CODEC_F8E4M3, 1e4f) == 448 && oz_code_nearest(OZ_CODEC_F8E4M3, 17.5f) == 18);
+    const oz_rtn i4 = {OZ_CODEC_I4P, 0, OZ_DTYPE_F32, false, 0}, f8 = {OZ_CODEC_F8E4M3, 0, OZ_DTYPE_F32, false, 0}, i8 = {OZ_CODEC_I8, 0, OZ_DTYPE_F32, true, 4};
+    assert_true(oz_rtn_code(&i4, 2.5f, 1, 0) == 2 && oz_rtn_code(&i4, 9, 1, 0) == 7 && oz_rtn_code(&i4, -9, 1, 0) == -8);
+    assert_true(oz_rtn_code(&f8, 1e4f, 1, 0) == 448 && oz_rtn_code(&f8, 35, 2, 0) == 18);
+    assert_true(oz_rtn_code(&i8, 3, 0.5f, -1) == 5 && oz_rtn_code(&i8, 9, 1, 3) == 7 && oz_rtn_code(&i8, -20, 1, 3) == -8); /* 4 bits in a byte */
 }
 
 static void test_rtn_groups_and_edges(void **state) {
@@ -373,7 +375,7 @@ static void test_rtn_groups_and_edges(void **state) {
     uint32_t packed[2] = {~0u, ~0u};
     float s[3];
     oz_err err = {0};
-    oz_rtn q = {OZ_CODEC_I4P, 4, OZ_DTYPE_F32, false};
+    oz_rtn q = {OZ_CODEC_I4P, 4, OZ_DTYPE_F32, false, 0};
     assert_int_equal(oz_rtn_row(packed, s, NULL, &q, x, 9, &err), OZ_OK);
     assert_true(s[0] == 1.0f && s[1] == 1.0f && s[2] == 0.5f);
     assert_int_equal(packed[0], 0xA80F8888u); /* zeros, then 7 (clamped), -8 (a tie to even), 0 and 2 (ties to even) */
@@ -381,7 +383,7 @@ static void test_rtn_groups_and_edges(void **state) {
     float tiny[] = {1e-8f, -1e-8f}, r[2];
     uint16_t h;
     int8_t i8[2];
-    q = (oz_rtn){OZ_CODEC_I8, 0, OZ_DTYPE_F16, false};
+    q = (oz_rtn){OZ_CODEC_I8, 0, OZ_DTYPE_F16, false, 0};
     assert_int_equal(oz_rtn_row(i8, &h, NULL, &q, tiny, 2, &err), OZ_OK);
     assert_int_equal(h, 1); /* not 0 */
     oz_weight w = {.codec = OZ_CODEC_I8, .rows = 1, .cols = 2, .codes = i8, .row_bytes = 2, .group_size = 2, .scale_dtype = OZ_DTYPE_F16, .scales = &h};

@@ -94,20 +94,24 @@ static void test_findings(void **state) {
 }
 
 static void test_presets(void **state) {
-    assert_int_equal(oz_preset_count(), 4);
+    assert_int_equal(oz_preset_count(), 8);
     const struct { const char *name; oz_codec codec; int bits; oz_act act; const char *format; int64_t group; } want[] = {
         {"W8A8", OZ_CODEC_I8, 8, OZ_ACT_I8_TOKEN, "int-quantized", 0},
         {"W8A16", OZ_CODEC_I8P, 8, OZ_ACT_NONE, "pack-quantized", 0},
         {"FP8_DYNAMIC", OZ_CODEC_F8E4M3, 8, OZ_ACT_F8_TOKEN, "float-quantized", 0},
         {"W4A16", OZ_CODEC_I4P, 4, OZ_ACT_NONE, "pack-quantized", 128},
+        {"W4A16_ASYM", OZ_CODEC_I4P, 4, OZ_ACT_NONE, "pack-quantized", 128},
+        {"W4A8", OZ_CODEC_I4P, 4, OZ_ACT_VALUES, "pack-quantized", 128},
+        {"FP8_BLOCK", OZ_CODEC_F8E4M3, 8, OZ_ACT_VALUES, "float-quantized", 128},
+        {"FP8", OZ_CODEC_F8E4M3, 8, OZ_ACT_VALUES, "float-quantized", 0},
     };
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 8; i++) {
         const oz_preset *p = oz_preset_at(i);
         assert_string_equal(p->scheme.name, want[i].name);
         assert_true(p->scheme.codec == want[i].codec && p->scheme.bits == want[i].bits && p->scheme.act == want[i].act);
         assert_string_equal(p->scheme.format, want[i].format);
         assert_int_equal(p->scheme.group_size, want[i].group);
-        assert_int_equal(p->takes_group_size, want[i].group > 0);
+        assert_int_equal(p->takes_group_size, want[i].group > 0 && !p->scheme.block_rows);
     }
     assert_ptr_equal(oz_preset_find("fp8_dynamic"), oz_preset_at(2));
     assert_null(oz_preset_find("W3A16"));
@@ -290,12 +294,15 @@ static void test_config_round_trip(void **state) {
     for (size_t i = 0; i < oz_preset_count(); i++) {
         oz_scheme want = oz_preset_at(i)->scheme, got[N_MODULES];
         if (want.group_size) want.group_size = 16;
+        if (want.input.group_size) want.input.group_size = 16;
         oz_scheme schemes[N_MODULES];
         for (int m = 0; m < N_MODULES; m++) schemes[m] = m == EMBED || m == HEAD || m == UP ? OZ_SCHEME_DENSE : want;
         json_t *config = json_pack("{so}", "quantization_config", oz_scheme_config(MODULES, schemes, N_MODULES, NULL));
         oz_err err = {0};
         if (oz_scheme_resolve(got, config, MODULES, N_MODULES, &err) != OZ_OK) fail_msg("%s", err.msg);
         assert_true(!got[HEAD].quantized && !got[UP].quantized && !got[EMBED].quantized);
+        assert_true(got[Q].symmetric == want.symmetric && got[Q].per_tensor == want.per_tensor && got[Q].block_rows == want.block_rows && got[Q].static_input == want.static_input);
+        assert_true(memcmp(&got[Q].input, &want.input, sizeof want.input) == 0);
         assert_true(got[Q].codec == want.codec && got[Q].act == want.act && got[Q].group_size == want.group_size && got[Q].bits == want.bits);
         assert_string_equal(got[Q].name, want.name);
         assert_string_equal(got[Q].format, want.format);

@@ -1,0 +1,259 @@
+/* Recipes as llm-compressor has them, where the meaning here is the same: stages of modifiers, of which QuantizationModifier (rounding to nearest)
+ * and GPTQModifier are run. A modifier becomes what a quantization_config has, config_groups and ignore, and is resolved by the same rules; what it says
+ * that is not known, or would be done otherwise here, is an error with its path. */
+#include <stdio.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "base/str.h"
+#include "base/yaml.h"
+#include "quantize/internal.h"
+
+enum { LIMIT_BYTES = 1 << 20 };
+
+/* ---- values of a modifier; path is its own ---- */
+
+typedef oz_status check_fn(oz_modifier *m, const json_t *v, const char *key, oz_err *err);
+
+#define WRONG(expected) OZ_FAIL(err, OZ_E_FORMAT, "%s.%s: must be " expected ", found %s", m->path, key, oz_json_show(v))
+
+/* Of what makes no difference: how much of memory or time a run takes, or names. */
+static oz_status any(oz_modifier *m, const json_t *v, const char *key, oz_err *err) { return OZ_OK; }
+
+static oz_status positive(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    if (!json_is_integer(v) || json_integer_value(v) < 1) WRONG("a positive integer");
+    return OZ_OK;
+}
+
+static oz_status only_true(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    if (!json_is_true(v)) WRONG("true: layers are calibrated one after the other, behind the quantized ones");
+    return OZ_OK;
+}
+
+static oz_status only_false(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    if (!json_is_false(v)) WRONG("false: groups that do not divide the inputs of a module are never written");
+    return OZ_OK;
+}
+
+static oz_status no_cache(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    OZ_FAIL(err, OZ_E_UNSUPPORTED, "%s.%s: quantizing the cache needs scales of keys and values from calibration, which is not done here; must be null, found %s", m->path, key, oz_json_show(v));
+}
+
+static bool is_minmax(const char *observer) {
+    static const char *const names[] = {"minmax", "memoryless_minmax", "static_minmax"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcasecmp(observer, names[i]) == 0) return true;
+    return false;
+}
+
+/* Of weights all three are the same; of inputs the range of all the text is taken, which is static_minmax. */
+static oz_status observer(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    const char *name = json_string_value(v);
+    if (!name || !is_minmax(name)) WRONG("minmax, memoryless_minmax or static_minmax");
+    return OZ_OK;
+}
+
+static oz_status observers(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    const char *which;
+    json_t *name;
+    if (!json_is_object(v)) WRONG("an object with weights, input or output");
+    json_object_foreach((json_t *)v, which, name) {
+        char *path = oz_asprintf("%s.%.60s", key, which);
+        oz_status st = observer(m, name, path, err);
+        oz_free(path);
+        OZ_TRY(st);
+    }
+    return OZ_OK;
+}
+
+static oz_status dampening(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    if (!json_is_number(v) || json_number_value(v) < 1e-6 || json_number_value(v) > 1) WRONG("a number in 1e-06..1");
+    m->dampening = json_number_value(v);
+    return OZ_OK;
+}
+
+static oz_status actorder(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    const char *name = json_string_value(v);
+    if (!name || (strcasecmp(name, "static") != 0 && strcasecmp(name, "weight") != 0)) WRONG("\"static\" or \"weight\", or left out");
+    return OZ_OK;
+}
+
+/* Strings, or one. */
+static oz_status strings(json_t **out, const oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    *out = json_is_string(v) ? json_pack("[O]", v) : json_incref((json_t *)v);
+    bool good = json_is_array(*out);
+    for (size_t i = 0; good && i < json_array_size(*out); i++) good = json_is_string(json_array_get(*out, i));
+    if (good) return OZ_OK;
+    json_decref(*out);
+    *out = NULL;
+    WRONG("a string or a list of strings");
+}
+
+static oz_status targets(oz_modifier *m, const json_t *v, const char *key, oz_err *err) { return strings(&m->targets, m, v, key, err); }
+
+static oz_status ignore(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    json_t *list;
+    OZ_TRY(strings(&list, m, v, key, err));
+    json_object_set_new(m->config, "ignore", list);
+    return OZ_OK;
+}
+
+/* What the arguments of weights and inputs say of observers: not the library's rules, those of this room. */
+static oz_status args_check(const oz_modifier *m, const json_t *group, const char *name, const char *which, oz_err *err) {
+    const json_t *a = json_object_get(group, which), *v = json_object_get(a, "observer"), *kwargs = json_object_get(a, "observer_kwargs");
+    const char *text = json_string_value(v);
+    OZ_NEED(!text || is_minmax(text), err, OZ_E_UNSUPPORTED, "%s.config_groups.%.60s.%s.observer: must be minmax, memoryless_minmax or static_minmax, found \"%.40s\"", m->path, name, which, text);
+    OZ_NEED(json_object_size(kwargs) == 0, err, OZ_E_UNSUPPORTED, "%s.config_groups.%.60s.%s.observer_kwargs: must be empty, found %s", m->path, name, which, oz_json_show(kwargs));
+    const json_t *order = json_object_get(a, "actorder");
+    text = json_string_value(order);
+    const bool kept = !order || json_is_null(order) || json_is_false(order) || (text && (strcasecmp(text, "static") == 0 || strcasecmp(text, "weight") == 0));
+    OZ_NEED(kept, err, OZ_E_UNSUPPORTED, "%s.config_groups.%.60s.%s.actorder: columns that are stored in an order of their own are not made; must be null, \"static\" or \"weight\", found %s", m->path,
+            name, which, oz_json_show(order));
+    return OZ_OK;
+}
+
+static oz_status config_groups(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    const char *name;
+    json_t *group;
+    if (!json_is_object(v) || json_object_size(v) == 0) WRONG("an object of groups");
+    json_object_foreach((json_t *)v, name, group) {
+        if (!json_is_object(group)) OZ_FAIL(err, OZ_E_FORMAT, "%s.%s.%.60s: must be an object, found %s", m->path, key, name, oz_json_show(group));
+        OZ_TRY(args_check(m, group, name, "weights", err));
+        OZ_TRY(args_check(m, group, name, "input_activations", err));
+    }
+    json_object_set(m->config, "config_groups", (json_t *)v);
+    return OZ_OK;
+}
+
+/* A preset's name, or an object from such names to targets. */
+static oz_status scheme(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    const char *name = json_string_value(v);
+    json_t *list;
+    if (name && !oz_scheme_is_preset(name)) WRONG("a preset that is known here");
+    if (name) m->preset = name;
+    if (name) return OZ_OK;
+    if (!json_is_object(v) || json_object_size(v) == 0) WRONG("a preset's name, or an object from such names to targets");
+    json_t *groups = json_object();
+    json_object_set_new(m->config, "config_groups", groups);
+    json_object_foreach((json_t *)v, name, list) {
+        OZ_NEED(oz_scheme_is_preset(name), err, OZ_E_FORMAT, "%s.%s.%.60s: must be a preset that is known here", m->path, key, name);
+        json_t *of;
+        OZ_TRY(strings(&of, m, list, key, err));
+        json_object_set_new(groups, name, of);
+    }
+    return OZ_OK;
+}
+
+static const struct { const char *key; check_fn *check; bool gptq_only; } KEYS[] = {
+    {"targets", targets, false}, {"ignore", ignore, false}, {"scheme", scheme, false}, {"config_groups", config_groups, false}, {"kv_cache_scheme", no_cache, false},
+    {"weight_observer", observer, false}, {"input_observer", observer, false}, {"output_observer", observer, false}, {"observer", observers, false}, {"bypass_divisibility_checks", only_false, false},
+    {"index", any, false}, {"group", any, false}, {"start", any, false}, {"end", any, false}, {"update", any, false},
+    {"block_size", positive, true}, {"dampening_frac", dampening, true}, {"actorder", actorder, true}, {"offload_hessians", any, true}, {"sequential_update", only_true, true},
+    {"sequential_targets", any, true},
+};
+
+/* ---- modifiers ---- */
+
+static oz_status key_read(oz_modifier *m, const char *key, const json_t *v, oz_err *err) {
+    size_t i = 0;
+    while (i < sizeof KEYS / sizeof *KEYS && strcmp(KEYS[i].key, key) != 0) i++;
+    OZ_NEED(i < sizeof KEYS / sizeof *KEYS && (m->gptq || !KEYS[i].gptq_only), err, OZ_E_FORMAT, "%s.%.60s: unknown key of a %s", m->path, key, m->gptq ? "GPTQModifier" : "QuantizationModifier");
+    if (!json_is_null(v)) return KEYS[i].check(m, v, key, err);
+    if (strcmp(key, "actorder") == 0)
+        oz_log_warn("%s.actorder: found null; columns go by the size of their inputs all the same (\"static\"), which changes nothing in how they are stored", m->path);
+    return OZ_OK;
+}
+
+static oz_status modifier_read(oz_recipe *r, const char *path, const char *type, const json_t *v, oz_err *err) {
+    const bool gptq = strcmp(type, "GPTQModifier") == 0;
+    OZ_NEED(gptq || strcmp(type, "QuantizationModifier") == 0, err, OZ_E_UNSUPPORTED, "%s: modifiers that are done here are QuantizationModifier and GPTQModifier", path);
+    OZ_NEED(json_is_object(v), err, OZ_E_FORMAT, "%s: must be an object, found %s", path, oz_json_show(v));
+    oz_grow((void **)&r->items, &r->cap, r->n + 1, sizeof *r->items);
+    oz_modifier *m = &r->items[r->n++];
+    *m = (oz_modifier){.path = oz_strdup(path), .gptq = gptq, .dampening = OZ_DAMPENING, .config = json_object()};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)v, key, value) OZ_TRY(key_read(m, key, value, err));
+    OZ_NEED(!m->preset || !json_object_get(m->config, "config_groups"), err, OZ_E_FORMAT, "%s: scheme and config_groups both say what to do", path);
+    if (m->preset) {
+        json_t *groups = json_object();
+        json_object_set_new(groups, m->preset, m->targets ? json_incref(m->targets) : json_pack("[s]", "Linear"));
+        json_object_set_new(m->config, "config_groups", groups);
+    }
+    OZ_NEED(json_object_get(m->config, "config_groups"), err, OZ_E_FORMAT, "%s: expected a scheme or config_groups, found neither", path);
+    return OZ_OK;
+}
+
+static oz_status stage_read(oz_recipe *r, const char *path, const json_t *stage, oz_err *err) {
+    const char *name, *type;
+    json_t *modifiers, *v;
+    OZ_NEED(json_is_object(stage), err, OZ_E_FORMAT, "%s: must be an object, found %s", path, oz_json_show(stage));
+    json_object_foreach((json_t *)stage, name, modifiers) {
+        OZ_NEED(oz_str_ends(name, "_modifiers"), err, OZ_E_FORMAT, "%s.%.60s: unknown key; expected names that end in _modifiers", path, name);
+        OZ_NEED(json_is_object(modifiers), err, OZ_E_FORMAT, "%s.%.60s: must be an object of modifiers, found %s", path, name, oz_json_show(modifiers));
+        json_object_foreach(modifiers, type, v) {
+            char *where = oz_asprintf("%s.%.60s.%.60s", path, name, type);
+            oz_status st = modifier_read(r, where, type, v, err);
+            oz_free(where);
+            OZ_TRY(st);
+        }
+    }
+    return OZ_OK;
+}
+
+static oz_status stages_read(oz_recipe *r, const char *file, oz_err *err) {
+    const char *name;
+    json_t *stage;
+    OZ_NEED(json_is_object(r->json), err, OZ_E_FORMAT, "%s: must be an object of stages, found %s", file, oz_json_show(r->json));
+    json_object_foreach(r->json, name, stage) {
+        if (strcmp(name, "args") == 0 && json_object_size(stage) == 0) continue;
+        OZ_NEED(oz_str_ends(name, "_stage"), err, OZ_E_FORMAT, "%s: %.60s: unknown key; expected names that end in _stage", file, name);
+        char *path = oz_asprintf("%s: %.60s", file, name);
+        oz_status st = stage_read(r, path, stage, err);
+        oz_free(path);
+        OZ_TRY(st);
+    }
+    OZ_NEED(r->n > 0, err, OZ_E_FORMAT, "%s: expected modifiers, found none", file);
+    for (size_t i = 0; i < r->n; i++) {
+        for (size_t k = 0; k < i; k++)
+            OZ_NEED(!r->items[i].gptq || !r->items[k].gptq || r->items[i].dampening == r->items[k].dampening, err, OZ_E_UNSUPPORTED, "%s.dampening_frac: must be that of %s, %g, found %g",
+                    r->items[i].path, r->items[k].path, r->items[k].dampening, r->items[i].dampening);
+        r->dampening = r->items[i].gptq ? r->items[i].dampening : r->dampening;
+    }
+    return OZ_OK;
+}
+
+static oz_status load(json_t **out, const char *path, oz_err *err) {
+    if (oz_str_ends(path, ".json")) return oz_json_load(out, path, LIMIT_BYTES, err);
+    oz_buf text = {0};
+    oz_status st = oz_file_read_regular(&text, path, LIMIT_BYTES, err);
+    if (st == OZ_OK) st = oz_yaml_parse(out, text.data, text.len, path, err);
+    oz_buf_deinit(&text);
+    return st;
+}
+
+oz_status oz_recipe_read(oz_recipe **out, const char *path, oz_err *err) {
+    oz_recipe *r = oz_alloc(sizeof *r);
+    r->dampening = OZ_DAMPENING;
+    oz_status st = load(&r->json, path, err);
+    if (st == OZ_OK) st = stages_read(r, path, err);
+    if (st != OZ_OK) oz_recipe_free(&r);
+    *out = r;
+    return st;
+}
+
+void oz_recipe_free(oz_recipe **pr) {
+    oz_recipe *r = *pr;
+    if (!r) return;
+    for (size_t i = 0; i < r->n; i++) {
+        oz_free(r->items[i].path);
+        json_decref(r->items[i].config);
+        json_decref(r->items[i].targets);
+    }
+    json_decref(r->json);
+    oz_free(r->items);
+    oz_free(r);
+    *pr = NULL;
+}
