@@ -26,10 +26,10 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 void oz_cli_fault_init(void); /* a mapped file that cannot be read any more ends the process with a message (fault.c) */
 
 /* Options that several commands share (common.c). */
-typedef struct oz_common { const char *device, *dtype, *cpu_level; int64_t threads, max_len; bool quiet, json, deterministic; } oz_common;
+typedef struct oz_common { const char *device, *dtype, *cpu_level, *quantization; int64_t threads, max_len; bool quiet, json, deterministic; } oz_common;
 extern oz_common oz_cli_common;
 extern oz_comm *oz_cli_comm; /* this process among its ranks; of one where mpirun did not start it */
-extern const oz_opt oz_cli_opts_model[];  /* --device --dtype --cpu-level --threads --max-model-len --deterministic */
+extern const oz_opt oz_cli_opts_model[];  /* --device --dtype --quantization --cpu-level --threads --max-model-len --deterministic */
 extern const oz_opt oz_cli_opts_output[]; /* -q --json */
 
 /* Commands that write a checkpoint (write.c): -o --force --max-shard-size --dry-run --threads. */
@@ -47,7 +47,7 @@ oz_status oz_cli_scheme_find(oz_scheme *out, const char *name, int64_t group_siz
 
 /* MODEL opened for running (open.c). Members are NULL where not asked for. */
 typedef struct oz_cli_model { oz_ckpt *ckpt; oz_dev *dev; oz_model *model; oz_text_files text; oz_tok *tok; bool owns_dev; } oz_cli_model;
-typedef struct oz_cli_need { oz_dev *dev; /* NULL: opens one */ bool tok, tok_if_any /* NULL where the checkpoint has none */, tap_layers; int64_t max_tok; /* 0: the default */ int64_t len; /* of the longest sequence, where it is known */ } oz_cli_need;
+typedef struct oz_cli_need { oz_dev *dev; /* NULL: opens one */ bool tok, tok_if_any /* NULL where the checkpoint has none */, tap_layers, as_stored /* --quantization is not meant for it */; int64_t max_tok; /* 0: the default */ int64_t len; /* of the longest sequence, where it is known */ } oz_cli_need;
 oz_status oz_cli_dev_open(oz_dev **out, oz_err *err); /* as the shared options say; "auto" prints what it chose */
 oz_status oz_cli_model_open(oz_cli_model *out, const char *path, const oz_cli_need *need, oz_err *err);
 void oz_cli_model_close(oz_cli_model *m);

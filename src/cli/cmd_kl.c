@@ -102,7 +102,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_status st = OZ_OK;
     int n = 0;
     while (st == OZ_OK && n < n_args)
-        if ((st = oz_cli_model_open(&open[n], args[n], &(oz_cli_need){.dev = dev, .tok = n == 0}, err)) == OZ_OK) n++;
+        if ((st = oz_cli_model_open(&open[n], args[n], &(oz_cli_need){.dev = dev, .tok = n == 0, .as_stored = n == 0}, err)) == OZ_OK) n++;
     for (int i = 1; st == OZ_OK && i < n; i++) {
         const long long v = oz_model_get(open[i].model)->vocab_size, ref = oz_model_get(open[0].model)->vocab_size;
         if (v != ref) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: a vocabulary of %lld, expected %lld as %s has", args[i], v, ref, args[0]);

@@ -27,7 +27,7 @@ static const oz_opt opts[] = {
     {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence"},
     {"dampening-frac", 0, OZ_OPT_FLOAT, &dampening, 1e-6, 1, NULL, "X", "gptq: share of the mean diagonal that is added to a Hessian's diagonal"},
     {"resume", 0, OZ_OPT_FLAG, &resume, 0, 0, NULL, NULL, "with --calibration: go on with the work that DIR.gptq holds"},
-    {"targets", 0, OZ_OPT_LIST, &targets, 0, 0, NULL, "PAT", "what to quantize; default Linear, which leaves out lm_head and routers"},
+    {"targets", 0, OZ_OPT_LIST, &targets, 0, 0, NULL, "PAT", "what to quantize; default Linear, which leaves out lm_head and routers; with a scheme of experts: what else"},
     {"ignore", 0, OZ_OPT_LIST, &ignore, 0, 0, NULL, "PAT", "what to leave as it is; wins over --targets"},
     {0},
 };

@@ -30,6 +30,7 @@ typedef struct pack_job {
     const oz_weight *w;
     const oz_block_type *block; /* NULL: codes and scales lie apart */
     int64_t row0;
+    oz_err *errs;   /* a thread, where values are rounded */
     float *scratch; /* a thread: codes [panel, cols], scales [n_groups], offsets [n_groups] */
     int64_t scratch_floats;
 } pack_job;
@@ -54,12 +55,20 @@ static void read_scales(float *scales, float *offsets, const pack_job *j, int64_
     }
 }
 
+static void round_row(float *codes, float *scales, float *offsets, const pack_job *j, int64_t r, int thread) {
+    oz_weight_row(codes, j->w, j->row0 + r, 0, j->p->head.cols);
+    if (j->errs[thread].code != OZ_OK || oz_rtn_numbers(codes, scales, offsets, j->w->rtn, codes, j->p->head.cols, &j->errs[thread]) == OZ_OK) return;
+    oz_err_prefix(&j->errs[thread], "row %lld", (long long)(j->row0 + r));
+}
+
 /* Codes of logical row r; its scales go to lane `lane` of the panel. */
-static void read_row(const pack_job *j, float *codes, float *scratch, int64_t r, int64_t panel, int64_t lane) {
+static void read_row(const pack_job *j, float *codes, float *scratch, int64_t r, int64_t panel, int64_t lane, int thread) {
     oz_cpu_packed *p = j->p;
     int64_t stored = oz_weight_stored_row(j->w, j->row0 + r);
     float *scales = scratch, *offsets = scratch + p->n_groups;
-    if (j->block) {
+    if (j->w->rtn) {
+        round_row(codes, scales, offsets, j, r, thread);
+    } else if (j->block) {
         read_blocks(codes, scales, offsets, j, (const uint8_t *)j->w->codes + stored * j->w->row_bytes);
     } else {
         oz_weight_codes(codes, j->w, stored, 0, p->head.cols);
@@ -81,7 +90,7 @@ static void pack_panels(void *arg, int thread, int64_t begin, int64_t end) {
         for (int64_t i = 0; i < lanes; i++) {
             int64_t r = panel * lanes + i;
             if (r < p->head.rows) {
-                read_row(j, codes + i * p->head.cols, rest, r, panel, i);
+                read_row(j, codes + i * p->head.cols, rest, r, panel, i, thread);
             } else {
                 memset(codes + i * p->head.cols, 0, (size_t)p->head.cols * sizeof *codes);
             }
@@ -124,8 +133,8 @@ static oz_status gathered_reserve(oz_cpu_dev *d, int64_t cols, oz_err *err) {
 }
 
 /* What no row of this level can take, before anything is allocated. */
-static oz_status check_form(oz_dev *d, const oz_weight *w, const oz_cpu_packed *p, bool has_offsets, oz_form form, oz_err *err) {
-    const char *kind = kind_names[p->kind], *act = form_names[form], *codec = oz_codec_get(w->codec)->name;
+static oz_status check_form(oz_dev *d, oz_codec stored, const oz_cpu_packed *p, bool has_offsets, oz_form form, oz_err *err) {
+    const char *kind = kind_names[p->kind], *act = form_names[form], *codec = oz_codec_get(stored)->name;
     OZ_NEED(p->row->gemm, err, OZ_E_UNSUPPORTED, "no kernel gemm_%s_%s at CPU level %s (weights %s, activations %s)", kind, act,
             oz_cpu(d)->table.level, codec, act);
     OZ_NEED(p->n_groups == 1 || p->group_size % GROUP_STEP == 0, err, OZ_E_UNSUPPORTED,
@@ -144,18 +153,21 @@ bool oz_cpu_multiplies(const oz_dev *d, oz_codec codec, oz_form form) {
 }
 
 oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err) {
-    const oz_block_type *block = oz_block_get(oz_codec_get(w->codec)->dtype);
+    const oz_codec codec = w->rtn ? w->rtn->codec : w->codec;
+    *out = NULL;
+    const oz_block_type *block = oz_block_get(oz_codec_get(codec)->dtype);
     if (!block->group) block = NULL;
-    const oz_wkind kind = kinds[w->codec];
+    const oz_wkind kind = kinds[codec];
     OZ_NEED(row0 >= 0 && n_rows > 0 && row0 <= w->rows - n_rows && w->cols > 0, err, OZ_E_ARG,
             "weight [%lld, %lld]: rows %lld to %lld cannot be packed", (long long)w->rows, (long long)w->cols, (long long)row0,
             (long long)(row0 + n_rows));
-    bool has_scales = block || !oz_codec_get(w->codec)->plain, has_offsets = block ? block->has_offsets : w->zeros != NULL;
-    oz_cpu_packed p = {.row = &oz_cpu(d)->table.gemm[kind][form], .kind = kind, .head = {NULL, n_rows, w->cols, 0}, .codebook = block ? block->codebook : oz_codec_get(w->codec)->codebook};
-    bool grouped = has_scales && w->group_size > 0 && w->group_size < w->cols && !w->one_scale;
-    p.group_size = block ? block->group : grouped ? w->group_size : w->cols;
+    bool has_scales = block || !oz_codec_get(codec)->plain, has_offsets = block ? block->has_offsets : w->zeros != NULL;
+    oz_cpu_packed p = {.row = &oz_cpu(d)->table.gemm[kind][form], .kind = kind, .head = {NULL, n_rows, w->cols, 0}, .codebook = block ? block->codebook : oz_codec_get(codec)->codebook};
+    const int64_t group = w->rtn ? w->rtn->group_size : w->group_size;
+    bool grouped = has_scales && group > 0 && group < w->cols && !w->one_scale;
+    p.group_size = block ? block->group : grouped ? group : w->cols;
     p.n_groups = (w->cols + p.group_size - 1) / p.group_size;
-    OZ_TRY(check_form(d, w, &p, has_offsets, form, err));
+    OZ_TRY(check_form(d, codec, &p, has_offsets, form, err));
     if (w->order) OZ_TRY(gathered_reserve(oz_cpu(d), w->cols, err));
     p.head.kernel = p.row->name;
     p.n_panels = (n_rows + p.row->panel - 1) / p.row->panel;
@@ -166,6 +178,7 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
     void *scratch;
     OZ_TRY(oz_big_new(&scratch, (size_t)job.scratch_floats * (size_t)oz_dev_threads(d) * sizeof(float), "chunk of rows to pack", err));
     job.scratch = scratch;
+    job.errs = oz_alloc_array((size_t)oz_dev_threads(d), sizeof *job.errs);
     oz_status st = packed_alloc(&p, oz_cpu(d), has_scales, has_offsets, err);
     if (st == OZ_OK) {
         oz_pool_run(oz_cpu(d)->pool, p.n_panels, 1, pack_panels, &job);
@@ -174,6 +187,10 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
         if (w->order) kept->order = memcpy(oz_alloc_array((size_t)w->cols, sizeof *w->order), w->order, (size_t)w->cols * sizeof *w->order);
         *out = &kept->head;
     }
+    for (int t = 0; st == OZ_OK && t < oz_dev_threads(d); t++)
+        if (job.errs[t].code != OZ_OK) st = oz_err_set(err, job.errs[t].code, __FILE__, __LINE__, "%s", job.errs[t].msg);
+    if (st != OZ_OK && *out) oz_cpu_packed_free(d, out);
+    oz_free(job.errs);
     oz_big_free(scratch);
     return st;
 }

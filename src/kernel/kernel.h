@@ -86,7 +86,7 @@ typedef struct oz_ops {
     void (*download)(oz_dev *d, void *dst_host, const void *src, size_t n_bytes);
     int (*form_bytes)(oz_form form); size_t latent_room; /* of one element, 0: not on this device; bytes for keys and values that `latent` expands, 0: it never does */
     bool (*multiplies)(const oz_dev *d, oz_codec codec, oz_form form); /* is there a kernel? NULL: for all forms that have bytes */
-    /* w: compact (oz_weight_is_compact). form: of the activations it will meet. OZ_E_UNSUPPORTED if no kernel takes (codec, form): the caller adds module and scheme.
+    /* w: compact (oz_weight_is_compact), rounded on the way where it has rtn. form: of the activations it will meet. OZ_E_UNSUPPORTED if no kernel takes (codec, form): the caller adds module and scheme.
      * Peak memory beyond the result: one chunk of rows. */
     oz_status (*pack)(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err);
     void (*packed_free)(oz_dev *d, oz_packed **p);

@@ -59,6 +59,11 @@ const char *oz_role_name(oz_role r) {
 
 bool oz_role_by_name(oz_role r) { return r == OZ_ROLE_HEAD || r == OZ_ROLE_ROUTER; }
 
+bool oz_scheme_reaches(const oz_scheme *s, const oz_arch_tensor *t) {
+    if (t->is_bias || strcmp(t->class_name, "Linear") != 0) return false;
+    return s->experts ? t->expert >= 0 : !oz_role_by_name(t->role);
+}
+
 int64_t oz_dim_get(const oz_dims *d, oz_dim dim) {
     switch (dim) {
     case OZ_DIM_VOCAB: return d->vocab_size;
@@ -260,6 +265,14 @@ static void list_table(oz_arch_list *l, size_t *cap, const oz_dims *d, const pre
     }
 }
 
+static const oz_arch_row *const *tables_of(const oz_arch *arch, const oz_ckpt *ckpt) {
+    char name[256] = "";
+    for (const oz_arch_row *const *t = ckpt ? arch->renamed : NULL; t && *t; t++)
+        for (const oz_arch_row *r = *t; r->module; r++)
+            if (r->role == OZ_ROLE_ROUTER) snprintf(name, sizeof name, "%.*s0%s.weight", (int)(strchr(r->module, '%') - r->module), r->module, strchr(r->module, '%') + 2);
+    return *name && oz_ckpt_find(ckpt, name) ? arch->renamed : arch->tables;
+}
+
 oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckpt *ckpt, oz_err *err) {
     const oz_arch *arch;
     oz_dims d;
@@ -271,7 +284,7 @@ oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckp
             (long long)d.n_experts, MAX_EXPERTS);
     for (int layer = -1; layer < d.n_layers; layer++) {
         const oz_layer_kind kind = layer >= 0 ? arch->layer(&d, layer) : (oz_layer_kind){0};
-        for (const oz_arch_row *const *t = arch->tables; *t; t++) list_table(out, &cap, &d, &names, *t, layer, layer >= 0 ? &kind : NULL);
+        for (const oz_arch_row *const *t = tables_of(arch, ckpt); *t; t++) list_table(out, &cap, &d, &names, *t, layer, layer >= 0 ? &kind : NULL);
     }
     return OZ_OK;
 }

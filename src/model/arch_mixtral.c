@@ -10,7 +10,7 @@ static const oz_arch_row rows_moe[] = {
     {MOE ".experts.%d.w3", "Linear", OZ_SLOT_EXPERT_UP, OZ_ROLE_EXPERT_UP, OZ_DIM_EXPERT_FFN, OZ_DIM_HIDDEN, 0, 0, 0},
     {MOE ".experts.%d.w2", "Linear", OZ_SLOT_EXPERT_DOWN, OZ_ROLE_EXPERT_DOWN, OZ_DIM_HIDDEN, OZ_DIM_EXPERT_FFN, 0, 0, 0},
     {0}};
-static const oz_arch_row *const tables[] = {oz_rows_top, oz_rows_gqa, oz_rows_ffn_norm, rows_moe, NULL};
+static const oz_arch_row *const tables[] = {oz_rows_top, oz_rows_gqa, oz_rows_ffn_norm, rows_moe, NULL}, *const renamed[] = {oz_rows_top, oz_rows_gqa, oz_rows_ffn_norm, oz_rows_experts, NULL};
 
 static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
     OZ_TRY(oz_experts_read(d, c, &(oz_expert_keys){"num_local_experts", "intermediate_size"}, err));
@@ -24,6 +24,7 @@ static oz_layer_kind layer(const oz_dims *d, int64_t i) {
 
 const oz_arch oz_arch_mixtral = {.model_type = "mixtral",
                                  .tables = tables,
+                                 .renamed = renamed,
                                  .defaults = {.rms_norm_eps = 1e-5, .ropes = {{.theta = 1e6}}, .n_experts = 8, .top_k = 2},
                                  .config = config,
                                  .layer = layer};

@@ -88,6 +88,7 @@ typedef struct oz_arch {
     const char *model_type;
     const struct oz_arch *text;      /* not NULL: its configs nest that of a text part (text_config), which this runs; all below is the part's own */
     const oz_arch_row *const *tables;
+    const oz_arch_row *const *renamed; /* the same tensors as newer libraries call them, in checkpoints that hold the first layer's router so; NULL: nothing changed */
     oz_dims defaults;                /* what a config that is silent means */
     const char *act_key;             /* of its config, NULL: hidden_act */
     const char *const *honours;      /* keys that change the mathematics of some models (config.c) and that config(), or shared code, reads for this one; NULL-terminated or NULL */
@@ -168,6 +169,7 @@ struct oz_model {
     unsigned taps;
     int64_t layer_begin, layer_end; /* those that are loaded */
     bool headless;
+    oz_scheme quantize;         /* of dense weights that it reaches, at load; not quantized: none */
     oz_comm *comm;              /* not owned; NULL: one rank */
     oz_split split;
     float *tap_rows;            /* host [max_tok, widest that is tapped], where there are taps; */

@@ -86,10 +86,26 @@ static bool same_static(const oz_round *a, const oz_round *b) {
     return !a || !b || !a->scales || !b->scales || (*a->scales == *b->scales && *a->zeros == *b->zeros);
 }
 
-static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor *t, const oz_scheme *scheme, oz_err *err) {
+static bool is_quantized_at_load(const oz_model *m, const oz_arch_tensor *t) { return m->quantize.quantized && oz_scheme_reaches(&m->quantize, t); }
+
+/* Before a byte of weight is read. */
+static oz_status at_load_check(const oz_model *m, const oz_arch_list *list, const oz_scheme *stored, oz_err *err) {
+    size_t n = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        if (!is_quantized_at_load(m, &list->items[i])) continue;
+        OZ_NEED(!stored[i].quantized, err, OZ_E_ARG, "--quantization %s: expected dense weights, found %s with scheme %s", m->quantize.name, list->items[i].module, stored[i].name);
+        n++;
+    }
+    OZ_NEED(n > 0 || !m->quantize.quantized, err, OZ_E_ARG, "--quantization %s: this model (%s) has no experts", m->quantize.name, m->arch->model_type);
+    return OZ_OK;
+}
+
+static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor *t, const oz_scheme *stored, oz_err *err) {
     const oz_module mod = {t->module, t->class_name, t->rows, t->cols, false};
+    const oz_scheme *scheme = is_quantized_at_load(m, t) ? &m->quantize : stored;
     oz_weight w;
-    OZ_TRY(oz_scheme_bind(&w, c, &mod, scheme, err));
+    OZ_TRY(oz_scheme_bind(&w, c, &mod, stored, err));
+    const oz_rtn rtn = oz_scheme_rtn(scheme, oz_arch_dtype(oz_ckpt_config(c)));
     const oz_part_of part = oz_split_part(&m->split, t);
     oz_grow((void **)&m->program.linears, &m->cap_linears, (size_t)m->program.n_linears + 1, sizeof *m->program.linears);
     oz_linear *l = &m->program.linears[m->program.n_linears];
@@ -109,7 +125,8 @@ static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor
         st = oz_weight_slice(&ours, &mem, &w, part.row0, part.n_rows, part.col0, part.n_cols, err);
         row0 = 0;
     }
-    l->form = form_of(m, scheme, ours.codec);
+    if (scheme != stored) ours.rtn = &rtn; /* whole rows: ranks do not share experts */
+    l->form = form_of(m, scheme, ours.rtn ? rtn.codec : ours.codec);
     const oz_linear *first = &m->program.linears[slot->linear];
     if (st == OZ_OK && (first->form != l->form || !first->round != !l->round || !same_static(first->round, l->round))) {
         oz_big_free(mem);
@@ -355,6 +372,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     OZ_TRY(oz_arch_list_new(&list, oz_ckpt_config(ckpt), ckpt, err));
     oz_model *m = oz_alloc(sizeof *m);
     m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->taps = cfg->taps, m->plain_form = plain_form, m->split = split, m->comm = cfg->comm;
+    m->quantize = cfg->quantize ? *cfg->quantize : OZ_SCHEME_DENSE;
     m->layer_begin = cfg->layer_begin, m->layer_end = cfg->layer_end ? cfg->layer_end : dims.n_layers, m->headless = cfg->layer_end > 0;
     m->program.norm_eps = (float)dims.rms_norm_eps, m->program.layer_end = m->layer_end;
     m->program.attn_scale = (float)(dims.attn_scale > 0 ? dims.attn_scale : 1.0 / sqrt((double)dims.head_dim));
@@ -369,6 +387,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     if (st == OZ_OK) st = oz_schemes_resolve(schemes, ckpt, &list, NULL, err);
     if (st == OZ_OK && (m->layer_begin < 0 || m->layer_begin >= m->layer_end || m->layer_end > dims.n_layers))
         st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "layers [%lld, %lld) of %lld", (long long)m->layer_begin, (long long)m->layer_end, (long long)dims.n_layers);
+    if (st == OZ_OK) st = at_load_check(m, &list, schemes, err);
     if (st == OZ_OK) st = oz_surplus_check(ckpt, &list, schemes, NULL, err);
     if (st == OZ_OK) st = weights_load(m, ckpt, &list, schemes, err);
     if (st == OZ_OK) st = kv_load(m, ckpt, &list, err);

@@ -37,6 +37,8 @@ typedef struct oz_arch_list { oz_arch_tensor *items; size_t n; } oz_arch_list;
 /* ckpt: whose names are meant where libraries differ on them (a text part inside a larger model); NULL: as they are published. */
 oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckpt *ckpt, oz_err *err);
 void oz_arch_list_deinit(oz_arch_list *l);
+/* Whether a scheme is meant for a tensor where nothing is named: linear modules, or the routed experts alone. */
+bool oz_scheme_reaches(const oz_scheme *s, const oz_arch_tensor *t);
 /* A matrix as a scheme sees it. A router counts as Linear only where the checkpoint stores it quantized: libraries differ on its class. */
 oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c);
 /* A vector's tensor: any float type, exact shape. */
@@ -79,6 +81,7 @@ typedef struct oz_model_cfg {
                                      * never a head: memory does not grow with the number of layers */
     oz_comm *comm;   /* the ranks that share the model, each a slice; NULL: it is run whole */
     int64_t need_len; /* the longest sequence that is sure to come; 0: not known */
+    const oz_scheme *quantize; /* at load, dense weights that it reaches; NULL: run as it is stored */
 } oz_model_cfg;
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err);
 void oz_model_close(oz_model **m);

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Element types of stored tensors, safetensors' and GGUF's. A block type stores block_elems values in block_bytes. */
 typedef enum oz_dtype {
@@ -30,7 +31,12 @@ bool oz_dtype_bytes(size_t *out, oz_dtype d, int64_t n);
 /* Conversions; all round to nearest, ties to even. f32 to e4m3 (E4M3FN) saturates at 448, keeps NaN, makes subnormals. */
 float oz_f32_from_f16(uint16_t h);
 uint16_t oz_f16_from_f32(float f);
-float oz_f32_from_bf16(uint16_t h);
+static inline float oz_f32_from_bf16(uint16_t h) { /* the upper half; loading does little else */
+    const uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
 uint16_t oz_bf16_from_f32(float f);
 float oz_f32_from_e4m3(uint8_t v);
 uint8_t oz_e4m3_from_f32(float f);

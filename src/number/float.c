@@ -62,8 +62,6 @@ float oz_f32_from_f16(uint16_t h) {
     return sign ? -v : v;
 }
 
-float oz_f32_from_bf16(uint16_t h) { return float_of((uint32_t)h << 16); }
-
 float oz_f32_from_e4m3(uint8_t v) {
     uint32_t sign = (uint32_t)(v & 0x80u) << 24, e = v >> 3 & 15u, m = v & 7u;
     if (e == 15 && m == 7) return float_of(sign | 0x7fc00000u);

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/err.h"
+#include "base/pool.h"
 #include "number/dtype.h"
 
 /* How the codes of a weight are stored: a row of the codec table. "Plain" codecs hold their values themselves (GGUF blocks too);
@@ -50,6 +51,9 @@ typedef struct oz_codec_info {
 const oz_codec_info *oz_codec_get(oz_codec c);
 bool oz_codec_plain(oz_codec *out, oz_dtype d); /* the plain codec of a tensor's type */
 
+/* Rounding to nearest (below). */
+typedef struct oz_rtn { oz_codec codec; int64_t group_size; /* 0: channel */ oz_dtype scale_dtype; bool asymmetric; /* integers alone */ int bits; /* of a code, in a codec of more; 0: all */ float divisor; /* of amax; 0: half the code range */ } oz_rtn;
+
 /* A weight as a checkpoint holds it, [rows, cols] row-major; nothing is owned.
  * value(r, c) = (code(r, c) - zero(r, g)) * scale(r, g), g = c / group_size, in f32; plain: value = code.
  * Compact is what devices pack: the last part (below) is all zero, and codes are plain, or 4 or 8 bits in rows. oz_weight_slice makes it of any. */
@@ -64,6 +68,7 @@ typedef struct oz_weight {
     const void *scales;   /* [rows, n_groups], or one; NULL if plain */
     const int8_t *zeros;  /* [rows, n_groups] or NULL: symmetric */
     int32_t rope_heads;   /* > 0: GGUF's llama order, rows of each of this many heads are interleaved; oz_weight_row undoes it */
+    const oz_rtn *rtn;    /* NULL, or of plain codes: what devices pack is not the values but what these are rounded to */
     const int32_t *order; /* [cols] or NULL: stored column i is column order[i] of the weight (groups count stored columns); compact weights alone */
     /* What others store otherwise. row_bytes of a transposed codec: between rows of what is stored. */
     bool scales_down;     /* scales [n_groups, rows] */
@@ -96,7 +101,6 @@ size_t oz_weight_bytes(const oz_weight *w);
  * scale_dtype, as compressed-tensors does. The scale is rounded to scale_dtype first; codes are computed against it in f32 by division, clamp before
  * rounding, ties to even; an all-zero group gets scale 1, zero 0 and codes 0; a scale that would round to zero is the smallest of its type.
  * NaN or infinity in the source: OZ_E_FORMAT, which names the column. */
-typedef struct oz_rtn { oz_codec codec; int64_t group_size; /* 0: channel */ oz_dtype scale_dtype; bool asymmetric; /* integers alone */ int bits; /* of a code, in a codec of more; 0: all */ } oz_rtn;
 /* Bytes of a stored row of codes: oz_weight's row_bytes where rows are contiguous. A plain block codec needs whole blocks. */
 int64_t oz_codec_row_bytes(oz_codec c, int64_t cols);
 /* The code nearest to x / scale + zero, as a number: clamped to the range of codes, then rounded, ties to even. */
@@ -109,6 +113,10 @@ oz_status oz_rtn_row(void *codes_row, void *scales_row, int8_t *zeros_row, const
 oz_status oz_rtn_observe(float *min, float *max /* [n_groups] */, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);
 oz_status oz_rtn_scale(float *scale, float *zero, const oz_rtn *q, float min, float max, oz_err *err);
 void oz_rtn_codes(float *codes /* may be src */, const oz_rtn *q, const float *scales, const float *zeros, const float *src, int64_t cols);
+/* All steps of one row as numbers; codes may be src. */
+oz_status oz_rtn_numbers(float *codes, float *scales, float *zeros /* [n_groups] */, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);
+/* All rows of w, in *mem (oz_big_free), symmetric. OZ_E_FORMAT names row and column. */
+oz_status oz_weight_quantize(oz_weight *out, void **mem, const oz_weight *w, const oz_rtn *q, oz_pool *pool, oz_err *err);
 
 /* Dynamic activation quantization, the definitions kernels follow (formats.md section 10.11 and 3.5). One token; x f32 [n].
  * int8: s = amax / 127, q = clamp(rne(x / s), -127, 127), true division; an all-zero token: s = 1, q = 0.

@@ -1,7 +1,10 @@
 /* Round-to-nearest quantization of weight rows, and the dynamic quantization of activations: definitions, not speed. */
 #include <math.h>
 #include <string.h>
+#include "base/mem.h"
 #include "number/number.h"
+
+enum { CODES_AT_ONCE = 256 };
 
 /* Of integer codes. */
 static void code_range(float *lo, float *hi, const oz_rtn *q) {
@@ -19,22 +22,81 @@ float oz_rtn_code(const oz_rtn *q, float x, float scale, float zero) {
     return nearbyintf(t < lo ? lo : t > hi ? hi : t);
 }
 
-/* Column c of a row whose storage was zero. */
-static void put_code(uint8_t *row, oz_codec codec, int64_t c, float code) {
+/* n codes given as numbers, from column c of a row whose storage was zero. */
+static void put_codes(uint8_t *row, oz_codec codec, int64_t c, const float *codes, int64_t n) {
     const oz_codec_info *info = oz_codec_get(codec);
+    uint8_t *at = row + c;
     switch (codec) {
-    case OZ_CODEC_F8E4M3: row[c] = oz_e4m3_from_f32(code); break;
-    case OZ_CODEC_I4P: row[c / 2] |= (uint8_t)(((int)code + 8) << (c % 2 * 4)); break;
-    case OZ_CODEC_I8P: row[c] = (uint8_t)((int)code + 128); break;
-    case OZ_CODEC_I8: row[c] = (uint8_t)(int8_t)code; break;
-    case OZ_CODEC_E2M1: row[c / 2] |= (uint8_t)((int)code << (c % 2 * 4)); break;
-    default: oz_field_put(row, 4, info->bits, info->order, c, (uint32_t)((int)code - info->code_min));
+    case OZ_CODEC_F8E4M3:
+        for (int64_t i = 0; i < n; i++) at[i] = oz_e4m3_from_f32(codes[i]);
+        break;
+    case OZ_CODEC_I4P:
+        for (int64_t i = 0; i < n; i++) row[(c + i) / 2] |= (uint8_t)(((int)codes[i] + 8) << ((c + i) % 2 * 4));
+        break;
+    case OZ_CODEC_I8P:
+        for (int64_t i = 0; i < n; i++) at[i] = (uint8_t)((int)codes[i] + 128);
+        break;
+    case OZ_CODEC_I8:
+        for (int64_t i = 0; i < n; i++) at[i] = (uint8_t)(int8_t)codes[i];
+        break;
+    case OZ_CODEC_E2M1:
+        for (int64_t i = 0; i < n; i++) row[(c + i) / 2] |= (uint8_t)((int)codes[i] << ((c + i) % 2 * 4));
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++) oz_field_put(row, 4, info->bits, info->order, c + i, (uint32_t)((int)codes[i] - info->code_min));
     }
 }
 
 void oz_codes_store(void *codes_row, oz_codec codec, const float *codes, int64_t cols) {
     memset(codes_row, 0, (size_t)oz_codec_row_bytes(codec, cols));
-    for (int64_t c = 0; c < cols; c++) put_code(codes_row, codec, c, codes[c]);
+    put_codes(codes_row, codec, 0, codes, cols);
+}
+
+/* A sum with 1.5 * 2^23 is rounded to a whole number. */
+static void ints_nearest(float *codes, const float *x, float scale, float zero, int64_t n, float lo, float hi) {
+    const float whole = 0x1.8p23f;
+    for (int64_t i = 0; i < n; i++) {
+        float v = x[i] / scale + zero;
+        v = v < lo ? lo : v;
+        v = v > hi ? hi : v;
+        codes[i] = (v + whole) - whole;
+    }
+}
+
+/* Three bits of fraction, or below 2^-6 whole steps of 2^-9. */
+static void e4m3_nearest(float *codes, const float *x, float scale, int64_t n) {
+    const float steps = 0x1.8p14f, most = 448;
+    for (int64_t i = 0; i < n; i++) {
+        const float v = fabsf(x[i] / scale), subnormal = (v + steps) - steps;
+        uint32_t u;
+        float normal;
+        memcpy(&u, &v, sizeof u);
+        u = (u + 0x7ffffu + (u >> 20 & 1)) & ~0xfffffu;
+        memcpy(&normal, &u, sizeof normal);
+        normal = normal > most ? most : normal;
+        codes[i] = copysignf(v < 0x1p-6f ? subnormal : normal, x[i]);
+    }
+}
+
+/* What oz_rtn_code does, of a group with one scale, in a form that compilers turn into vectors: loading a model waits for it. */
+static void codes_nearest(float *codes, const float *x, float scale, float zero, int64_t n, const oz_rtn *q) {
+    float lo, hi;
+    code_range(&lo, &hi, q);
+    if (oz_codec_get(q->codec)->is_float) e4m3_nearest(codes, x, scale, n);
+    else ints_nearest(codes, x, scale, zero, n, lo, hi);
+}
+
+/* Of a group; infinity or NaN where one is among them. Magnitudes of floats are in the order of their bits. */
+static float amax_of(const float *x, int64_t n) {
+    int32_t most = 0, v;
+    float amax;
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&v, &x[i], sizeof v);
+        v &= INT32_MAX;
+        most = v > most ? v : most;
+    }
+    memcpy(&amax, &most, sizeof amax);
+    return amax;
 }
 
 /* x as a value of a type of floats. */
@@ -45,9 +107,18 @@ static float rounded(float x, oz_dtype dtype) {
     return x;
 }
 
-static oz_status widen(float *min, float *max, const float *x, int64_t col0, int64_t n, oz_err *err) {
-    for (int64_t i = col0; i < col0 + n; i++) {
-        OZ_NEED(isfinite(x[i]), err, OZ_E_FORMAT, "column %lld: expected a finite weight, found %g", (long long)i, (double)x[i]);
+static oz_status not_finite(const float *src, oz_err *err) {
+    int64_t i = 0;
+    while (isfinite(src[i])) i++;
+    OZ_FAIL(err, OZ_E_FORMAT, "column %lld: expected a finite weight, found %g", (long long)i, (double)src[i]);
+}
+
+/* Of a symmetric scheme the range's ends are one number. */
+static oz_status widen(float *min, float *max, const oz_rtn *q, const float *x, int64_t begin, int64_t end, oz_err *err) {
+    const float amax = amax_of(x + begin, end - begin);
+    if (!isfinite(amax)) return not_finite(x, err);
+    if (!q->asymmetric && amax > *max) *max = amax;
+    for (int64_t i = begin; q->asymmetric && i < end; i++) {
         if (x[i] < *min) *min = x[i];
         if (x[i] > *max) *max = x[i];
     }
@@ -60,7 +131,7 @@ oz_status oz_rtn_scale(float *scale, float *zero, const oz_rtn *q, float min, fl
     const float amax = max > -min ? max : -min;
     float lo, hi;
     code_range(&lo, &hi, q);
-    const float exact = q->asymmetric ? rounded(max - min, q->scale_dtype) / (hi - lo) : amax / (oz_codec_get(q->codec)->is_float ? 448.0f : 0.5f * (hi - lo));
+    const float exact = q->asymmetric ? rounded(max - min, q->scale_dtype) / (hi - lo) : amax / (q->divisor > 0 ? q->divisor : oz_codec_get(q->codec)->is_float ? 448.0f : 0.5f * (hi - lo));
     *scale = amax > 0 ? rounded(exact, q->scale_dtype) : 1.0f;
     *zero = 0;
     if (*scale == 0) *scale = q->scale_dtype == OZ_DTYPE_F16 ? 0x1p-24f : q->scale_dtype == OZ_DTYPE_BF16 ? 0x1p-133f : 0x1p-149f;
@@ -75,30 +146,85 @@ static int64_t group_of(const oz_rtn *q, int64_t cols) { return q->group_size > 
 
 oz_status oz_rtn_observe(float *min, float *max, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
     const int64_t step = group_of(q, cols);
-    for (int64_t c = 0; c < cols; c += step) OZ_TRY(widen(min++, max++, src, c, c + step < cols ? step : cols - c, err));
+    for (int64_t c = 0; c < cols; c += step) OZ_TRY(widen(min++, max++, q, src, c, c + step < cols ? c + step : cols, err));
     return OZ_OK;
 }
 
 void oz_rtn_codes(float *codes, const oz_rtn *q, const float *scales, const float *zeros, const float *src, int64_t cols) {
     const int64_t step = group_of(q, cols);
-    for (int64_t c = 0; c < cols; c++) codes[c] = oz_rtn_code(q, src[c], scales[c / step], zeros[c / step]);
+    for (int64_t c = 0, g = 0; c < cols; c += step, g++) codes_nearest(codes + c, src + c, scales[g], zeros[g], c + step < cols ? step : cols - c, q);
+}
+
+oz_status oz_rtn_numbers(float *codes, float *scales, float *zeros, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
+    const int64_t step = group_of(q, cols);
+    for (int64_t c = 0, g = 0; c < cols; c += step, g++) {
+        float min = 0, max = 0;
+        OZ_TRY(widen(&min, &max, q, src, c, c + step < cols ? c + step : cols, err));
+        OZ_TRY(oz_rtn_scale(&scales[g], &zeros[g], q, min, max, err));
+    }
+    oz_rtn_codes(codes, q, scales, zeros, src, cols);
+    return OZ_OK;
 }
 
 oz_status oz_rtn_row(void *codes_row, void *scales_row, int8_t *zeros_row, const oz_rtn *q, const float *src, int64_t cols, oz_err *err) {
     const int64_t step = group_of(q, cols);
     const size_t scale_bytes = (size_t)oz_dtype_get(q->scale_dtype)->block_bytes;
+    float codes[CODES_AT_ONCE];
     memset(codes_row, 0, (size_t)oz_codec_row_bytes(q->codec, cols));
     for (int64_t c = 0, g = 0; c < cols; c += step, g++) {
-        const int64_t n = c + step < cols ? step : cols - c;
+        const int64_t end = c + step < cols ? c + step : cols;
         float min = 0, max = 0, scale, zero;
-        OZ_TRY(widen(&min, &max, src, c, n, err));
+        OZ_TRY(widen(&min, &max, q, src, c, end, err));
         OZ_TRY(oz_rtn_scale(&scale, &zero, q, min, max, err));
         oz_from_f32((uint8_t *)scales_row + (size_t)g * scale_bytes, q->scale_dtype, &scale, 1);
         if (q->asymmetric) zeros_row[g] = (int8_t)zero;
-        for (int64_t i = c; i < c + n; i++) put_code(codes_row, q->codec, i, oz_rtn_code(q, src[i], scale, zero));
+        for (int64_t i = c; i < end; i += CODES_AT_ONCE) {
+            const int64_t n = end - i < CODES_AT_ONCE ? end - i : CODES_AT_ONCE;
+            codes_nearest(codes, src + i, scale, zero, n, q);
+            put_codes(codes_row, q->codec, i, codes, n);
+        }
     }
     return OZ_OK;
 }
+
+/* ---- a whole weight ---- */
+
+typedef struct quantize_job { const oz_weight *w; const oz_rtn *q; uint8_t *codes, *scales; float *rows; int64_t row_bytes, scale_bytes; oz_err *errs; } quantize_job;
+
+static void quantize_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const quantize_job *j = arg;
+    float *row = j->rows + thread * j->w->cols;
+    for (int64_t r = begin; r < end; r++) {
+        oz_weight_row(row, j->w, r, 0, j->w->cols);
+        if (oz_rtn_row(j->codes + r * j->row_bytes, j->scales + r * j->scale_bytes, NULL, j->q, row, j->w->cols, &j->errs[thread]) == OZ_OK) continue;
+        oz_err_prefix(&j->errs[thread], "row %lld", (long long)r);
+        return;
+    }
+}
+
+static size_t round_64(size_t n) { return (n + 63) & ~(size_t)63; }
+
+oz_status oz_weight_quantize(oz_weight *out, void **mem, const oz_weight *w, const oz_rtn *q, oz_pool *pool, oz_err *err) {
+    const int n_threads = oz_pool_threads(pool);
+    quantize_job j = {.w = w, .q = q, .row_bytes = oz_codec_row_bytes(q->codec, w->cols)};
+    *out = (oz_weight){.codec = q->codec, .rows = w->rows, .cols = w->cols, .row_bytes = j.row_bytes, .group_size = q->group_size > 0 ? q->group_size : w->cols, .scale_dtype = q->scale_dtype};
+    j.scale_bytes = oz_weight_groups(out) * oz_dtype_get(q->scale_dtype)->block_bytes;
+    const size_t n_codes = round_64((size_t)(w->rows * j.row_bytes)), n_scales = round_64((size_t)(w->rows * j.scale_bytes));
+    OZ_TRY(oz_big_new(mem, n_codes + n_scales + (size_t)n_threads * (size_t)w->cols * sizeof *j.rows, "quantized weight", err));
+    out->codes = j.codes = *mem;
+    out->scales = j.scales = j.codes + n_codes;
+    j.rows = (float *)(j.scales + n_scales);
+    j.errs = oz_alloc_array((size_t)n_threads, sizeof *j.errs);
+    oz_pool_run(pool, w->rows, 1, quantize_rows, &j);
+    oz_status st = OZ_OK;
+    for (int t = 0; st == OZ_OK && t < n_threads; t++)
+        if (j.errs[t].code != OZ_OK) st = oz_err_set(err, j.errs[t].code, __FILE__, __LINE__, "%s", j.errs[t].msg);
+    oz_free(j.errs);
+    if (st != OZ_OK) oz_big_free(*mem), *mem = NULL;
+    return st;
+}
+
+/* ---- activations ---- */
 
 float oz_act_amax(const float *x, int64_t n) {
     float amax = 0;

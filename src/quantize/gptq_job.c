@@ -381,7 +381,7 @@ static oz_status sequences_run(job *j, oz_model *m, int64_t layer, bool has_out,
 /* ---- a layer ---- */
 
 static oz_status model_open(oz_model **m, const job *j, const oz_ckpt *c, int64_t layer, unsigned taps, oz_err *err) {
-    return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){"f32", 0, j->longest, taps, layer, layer + 1, NULL, j->longest}, err);
+    return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){"f32", 0, j->longest, taps, layer, layer + 1, NULL, j->longest, NULL}, err);
 }
 
 static oz_quantize_item *item_of(const job *j, const char *module) {
@@ -459,7 +459,7 @@ static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq 
 
 static oz_status item_gptq(job *j, const oz_quantize_item *it, const input *in, const oz_factor *f, oz_err *err) {
     oz_gptq_result r = {0};
-    const oz_gptq g = {&in->hessian, f, &it->weight, oz_rtn_of(&it->scheme, j->q->model_dtype)};
+    const oz_gptq g = {&in->hessian, f, &it->weight, oz_scheme_rtn(&it->scheme, j->q->model_dtype)};
     oz_status st = module_write(j, it, &g, &r, err);
     oz_big_free(r.codes);
     oz_big_free(r.scales);
@@ -471,7 +471,7 @@ static oz_status item_gptq(job *j, const oz_quantize_item *it, const input *in, 
 /* One scale for what the text shows. Experts of a projection have it in common, since a token may come to any of them. */
 static oz_status input_scale(oz_quantize_item *it, const job *j, const input *own, oz_err *err) {
     const oz_codec codec = it->scheme.input.is_float ? OZ_CODEC_F8E4M3 : OZ_CODEC_I8;
-    const oz_rtn q = {codec, 0, j->q->model_dtype, !it->scheme.input.symmetric, it->scheme.input.is_float ? 0 : it->scheme.input.bits};
+    const oz_rtn q = {codec, 0, j->q->model_dtype, !it->scheme.input.symmetric, it->scheme.input.is_float ? 0 : it->scheme.input.bits, 0};
     float min = own->min, max = own->max, zero;
     for (size_t i = 0; i < j->n_inputs && it->arch->expert >= 0; i++)
         if (j->inputs[i].items[0]->arch->role == own->items[0]->arch->role) min = fminf(min, j->inputs[i].min), max = fmaxf(max, j->inputs[i].max);

@@ -75,8 +75,6 @@ oz_status oz_stream_made(oz_stream *s, const oz_module *m, const oz_scheme *sche
  * be quantized; the message names row and column. */
 typedef struct oz_source { oz_fill_fn *fill; void *arg; float input_scale; int8_t input_zero; } oz_source;
 oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, const oz_source *source, oz_err *err);
-/* How a scheme's weights are rounded. */
-oz_rtn oz_rtn_of(const oz_scheme *scheme, oz_dtype model_dtype);
 /* ---- other families in compressed-tensors (recode.c) ---- */
 bool oz_scheme_is_native(const oz_scheme *s); /* of compressed-tensors itself */
 typedef struct oz_recode { const oz_scheme *from; const oz_weight *weight; oz_scheme to; oz_dtype scale_dtype; const int32_t *g_idx; } oz_recode;

@@ -65,7 +65,7 @@ typedef struct oz_quantize_cfg {
     oz_scheme scheme;
     bool gptq;          /* by GPTQ */
     double dampening;   /* share of the mean diagonal */
-    const char *const *targets, *const *ignore; /* patterns of scheme.h; no targets: "Linear". A class name does not reach lm_head or a router */
+    const char *const *targets, *const *ignore; /* patterns of scheme.h; no targets: what the scheme reaches. A class name does not reach lm_head or a router. Of a scheme for experts they are targets besides these */
     size_t n_targets, n_ignore;
     const oz_recipe *recipe; /* says all of these in their place; NULL: none */
     size_t shard_bytes; /* 0: no limit */

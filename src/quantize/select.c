@@ -12,14 +12,13 @@ static oz_module module_of(const oz_arch_tensor *t) { return (oz_module){t->modu
 typedef struct selection { const oz_quantize_cfg *cfg; bool *target_used, *ignore_used; } selection;
 
 static oz_status select_module(bool *take, const selection *s, const oz_arch_tensor *t, oz_err *err) {
-    static const char *const ALL[] = {"Linear"};
-    const char *const *targets = s->cfg->n_targets ? s->cfg->targets : ALL;
+    const char *const *targets = s->cfg->targets;
     const oz_module m = module_of(t);
     bool hit;
-    *take = false;
-    for (size_t i = 0; is_linear(t) && i < (s->cfg->n_targets ? s->cfg->n_targets : 1); i++) {
+    *take = (s->cfg->n_targets == 0 || s->cfg->scheme.experts) && oz_scheme_reaches(&s->cfg->scheme, t);
+    for (size_t i = 0; is_linear(t) && i < s->cfg->n_targets; i++) {
         OZ_TRY(oz_pattern_match(&hit, targets[i], &m, err));
-        if (hit && s->cfg->n_targets) s->target_used[i] = true;
+        s->target_used[i] = s->target_used[i] || hit;
         const bool by_class = strcmp(targets[i], t->class_name) == 0;
         *take = *take || (hit && !(by_class && oz_role_by_name(t->role)));
     }

@@ -255,10 +255,8 @@ static oz_status rtn_one(rtn *q, oz_stream *s, const oz_module *m, oz_err *err) 
     return st;
 }
 
-oz_rtn oz_rtn_of(const oz_scheme *s, oz_dtype model_dtype) { return (oz_rtn){s->codec, s->group_size, model_dtype, !s->symmetric, s->is_float ? 0 : s->bits}; }
-
 oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, const oz_source *source, oz_err *err) {
-    rtn q = {.how = oz_rtn_of(scheme, model_dtype), .cols = m->cols, .source = source};
+    rtn q = {.how = oz_scheme_rtn(scheme, model_dtype), .cols = m->cols, .source = source};
     if (scheme->per_tensor) OZ_TRY(rtn_one(&q, s, m, err));
     return oz_stream_made(s, m, scheme, model_dtype, &(oz_made){.band = rtn_band, .arg = &q, .input_scale = source->input_scale, .input_zero = source->input_zero}, err);
 }

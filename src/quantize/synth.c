@@ -86,7 +86,7 @@ static oz_module module_of(const oz_arch_tensor *t) { return (oz_module){t->modu
 static bool is_linear(const oz_arch_tensor *t) { return !t->is_bias && strcmp(t->class_name, "Linear") == 0; }
 
 static bool is_quantized(const oz_synth *s, const oz_arch_tensor *t) {
-    return s->scheme.quantized && is_linear(t) && !oz_role_by_name(t->role);
+    return s->scheme.quantized && oz_scheme_reaches(&s->scheme, t);
 }
 
 static oz_status declare(oz_synth *s, const oz_arch_tensor *t, oz_err *err) {

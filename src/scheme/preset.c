@@ -6,6 +6,7 @@
 
 const oz_scheme OZ_SCHEME_DENSE = {.name = "dense", .symmetric = true, .format = "dense"};
 
+#define EXPERTS .experts = true, .bf16_scales = true
 static const oz_preset PRESETS[] = {
     {{"W8A8", true, OZ_CODEC_I8, 8, false, 0, false, true, OZ_ACT_I8_TOKEN, "int-quantized", .store = OZ_STORE_BYTES},
      "int8 weights, symmetric, one scale an output channel (largest magnitude / 127.5); int8 activations, symmetric, quantized per token while "
@@ -41,6 +42,18 @@ static const oz_preset PRESETS[] = {
      "float8 e4m3 weights, symmetric, one scale a matrix (largest magnitude / 448); float8 e4m3 activations under one stored scale a module, the largest magnitude that "
      "--calibration text shows / 448; stored float-quantized, a byte a weight",
      false},
+    {{"experts_int8", true, OZ_CODEC_I8P, 8, false, 0, false, true, OZ_ACT_NONE, "pack-quantized", .store = OZ_STORE_PACKED, EXPERTS, .divisor = 127},
+     "routed experts alone: int8 weights, symmetric, one scale an output channel (largest magnitude / 127), in bf16; activations are not quantized; "
+     "stored as W8A16",
+     false},
+    {{"experts_fp8", true, OZ_CODEC_F8E4M3, 8, true, 0, false, true, OZ_ACT_NONE, "naive-quantized", .store = OZ_STORE_BYTES, EXPERTS},
+     "routed experts alone: float8 e4m3 weights, symmetric, one scale an output channel (largest magnitude / 448), in bf16; activations are not "
+     "quantized; stored naive-quantized, a byte a weight",
+     false},
+    {{"experts_w8a8", true, OZ_CODEC_I8, 8, false, 0, false, true, OZ_ACT_I8_TOKEN, "int-quantized", .store = OZ_STORE_BYTES, EXPERTS, .divisor = 127},
+     "routed experts alone: the weights of experts_int8, and int8 activations, symmetric, quantized per token while running (largest magnitude / 127); "
+     "stored as W8A8",
+     false},
 };
 enum { N_PRESETS = sizeof PRESETS / sizeof *PRESETS };
 
@@ -51,6 +64,10 @@ const oz_preset *oz_preset_find(const char *name) {
     for (size_t i = 0; i < N_PRESETS; i++)
         if (strcasecmp(PRESETS[i].scheme.name, name) == 0) return &PRESETS[i];
     return NULL;
+}
+
+oz_rtn oz_scheme_rtn(const oz_scheme *s, oz_dtype model_dtype) {
+    return (oz_rtn){s->codec, s->group_size, s->bf16_scales ? OZ_DTYPE_BF16 : model_dtype, !s->symmetric, s->is_float ? 0 : s->bits, s->divisor};
 }
 
 int64_t oz_group_size_usual(size_t i) {

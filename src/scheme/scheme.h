@@ -36,6 +36,9 @@ typedef struct oz_scheme {
     bool static_input;    /* of ACT_VALUES: the scale is stored */
     oz_round input;       /* of ACT_VALUES, without scales */
     bool old_layout;      /* of its writer's first version: pack-quantized of 3, 5, 6, 7 bits may have whole fields a word; GPTQ stores zero - 1 */
+    float divisor;        /* of rounding to nearest: the largest magnitude is divided by it; 0: half the code range */
+    bool bf16_scales;     /* whatever the model's type is */
+    bool experts;         /* reaches routed experts, unless more is named */
     bool unknown;         /* its config has errors (findings); nothing can be said of its tensors */
     const char *group, *pattern; /* of the config (borrowed): whose target decided; group NULL: the entry of `ignore` that did */
 } oz_scheme;
@@ -47,7 +50,7 @@ bool oz_scheme_same(const oz_scheme *a, const oz_scheme *b); /* stored and run a
 /* The presets of `ounce quantize --scheme`: a table. Names are case-insensitive. */
 typedef struct oz_preset { oz_scheme scheme; const char *help; bool takes_group_size; } oz_preset;
 size_t oz_preset_count(void);
-const oz_preset *oz_preset_at(size_t i);
+const oz_preset *oz_preset_at(size_t i); /* those of experts can be made at load, too */
 const oz_preset *oz_preset_find(const char *name);
 
 typedef struct oz_module { const char *name; const char *class_name; int64_t rows, cols; bool stored; /* oz_scheme_is_stored */ } oz_module; /* no ".weight" */
@@ -83,6 +86,7 @@ typedef struct oz_part { const char *suffix; /* ".weight_scale" */ oz_dtype dtyp
 enum { OZ_MAX_PARTS = 8 };
 /* model_dtype: BF16, F16 or F32: of the scales and of a dense weight. Returns how many parts. */
 int oz_scheme_parts(oz_part parts[OZ_MAX_PARTS], const oz_scheme *s, int64_t rows, int64_t cols, oz_dtype model_dtype);
+oz_rtn oz_scheme_rtn(const oz_scheme *s, oz_dtype model_dtype); /* how it is rounded to nearest */
 /* OZ_E_ARG if the group size does not divide cols: names module, cols and the usual group sizes that do. */
 oz_status oz_scheme_check(const oz_scheme *s, const oz_module *m, oz_err *err);
 int64_t oz_group_size_usual(size_t i); /* group sizes that kernels run, ascending; 0: no more */

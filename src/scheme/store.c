@@ -57,7 +57,7 @@ int oz_scheme_parts(oz_part parts[OZ_MAX_PARTS], const oz_scheme *s, int64_t row
     const store *t = &STORES[s->store];
     int n = 0;
     parts[n++] = codes_part(t, s, rows, cols);
-    parts[n] = (oz_part){t->scale, t->scale_dtype == OZ_DTYPE_COUNT ? model_dtype : t->scale_dtype, 0, {0}, OZ_PART_SCALE, false};
+    parts[n] = (oz_part){t->scale, s->bf16_scales ? OZ_DTYPE_BF16 : t->scale_dtype == OZ_DTYPE_COUNT ? model_dtype : t->scale_dtype, 0, {0}, OZ_PART_SCALE, false};
     scale_dims(&parts[n++], s, rows, cols, t->transposed);
     if (t->shape) parts[n++] = (oz_part){t->shape, OZ_DTYPE_I64, 1, {2}, OZ_PART_SHAPE, false};
     if (t->zero && (!s->symmetric || t->zero_always)) parts[n++] = zero_part(t, s, rows, cols);

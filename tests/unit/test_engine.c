@@ -68,7 +68,7 @@ static void rig_open(rig *r, int64_t max_tok) {
     check(oz_ckpt_open(&r->ckpt, "tests/golden/models/llama", &e), &e);
     check(oz_ckpt_open(&r->golden, "tests/golden/models/llama/golden", &e), &e);
     check(oz_dev_open(&r->dev, &(oz_dev_cfg){"cpu", 2, "auto", false}, &e), &e);
-    check(oz_model_open(&r->model, r->dev, r->ckpt, &(oz_model_cfg){"f32", 0, max_tok, 0, 0, 0, NULL, 0}, &e), &e);
+    check(oz_model_open(&r->model, r->dev, r->ckpt, &(oz_model_cfg){"f32", 0, max_tok, 0, 0, 0, NULL, 0, NULL}, &e), &e);
     r->ids = oz_ckpt_find(r->golden, "input_ids")->data;
     r->n = oz_ckpt_find(r->golden, "input_ids")->dims[0];
     r->greedy = oz_ckpt_find(r->golden, "greedy_ids")->data;

@@ -51,7 +51,7 @@ static void quantize(result *out, const setup *s, oz_codec codec, int64_t group,
     oz_err e = {0};
     memset(out, 0, sizeof *out);
     out->r = (oz_gptq_result){.codes = out->codes, .scales = out->scales, .zeros = out->zeros, .code_row_bytes = oz_codec_row_bytes(codec, COLS), .scale_row_bytes = 2 * (group ? COLS / group : 1)};
-    const oz_gptq g = {&s->h, &s->f, &s->weight, {codec, group, OZ_DTYPE_BF16, asymmetric, 0}};
+    const oz_gptq g = {&s->h, &s->f, &s->weight, {codec, group, OZ_DTYPE_BF16, asymmetric, 0, 0}};
     check(oz_gptq_run(&out->r, &g, s->pool, "w", &e), &e);
 }
 
@@ -179,7 +179,7 @@ static void test_scales_and_dead_columns(void **state) {
         uint8_t codes[COLS];
         uint16_t scales[COLS / 16];
         float mine[COLS], rtn[COLS];
-        check(oz_rtn_row(codes, scales, NULL, &(oz_rtn){OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false, 0}, s.w + r * COLS, COLS, &e), &e);
+        check(oz_rtn_row(codes, scales, NULL, &(oz_rtn){OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false, 0, 0}, s.w + r * COLS, COLS, &e), &e);
         for (int g = 0; g < COLS / 16; g++) { /* searched below round-to-nearest's, never above */
             const float full = oz_f32_from_bf16(scales[g]), s_g = oz_f32_from_bf16(((const uint16_t *)w.scales)[r * (COLS / 16) + g]);
             assert_true(s_g <= full && s_g >= 0.6f * full);
@@ -235,7 +235,7 @@ static void test_few_tokens(void **state) {
     oz_err e = {0};
     uint8_t codes[COLS];
     uint16_t scales[COLS / 16];
-    check(oz_rtn_row(codes, scales, NULL, &(oz_rtn){OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false, 0}, s.w, COLS, &e), &e);
+    check(oz_rtn_row(codes, scales, NULL, &(oz_rtn){OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false, 0, 0}, s.w, COLS, &e), &e);
     const oz_weight nearest = {.codec = OZ_CODEC_I4P, .rows = 1, .cols = COLS, .codes = codes, .row_bytes = got.r.code_row_bytes, .group_size = 16, .scale_dtype = OZ_DTYPE_BF16, .scales = scales};
     const oz_weight searched = stored(&got, OZ_CODEC_I4P, 16);
     float a[COLS], b[COLS];
@@ -261,7 +261,7 @@ static void test_too_large(void **state) {
         open_setup(&s, 2, TOKENS);
         for (int k = 0; k < ROWS * COLS; k++) s.w[k] = fmaxf(-3, fminf(3, s.w[k] * 20)) * cases[i].scale;
         oz_gptq_result r = {.codes = got.codes, .scales = got.scales, .code_row_bytes = oz_codec_row_bytes(OZ_CODEC_I4P, COLS), .scale_row_bytes = 2 * COLS / 16};
-        const oz_gptq g = {&s.h, &s.f, &s.weight, {OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false, 0}};
+        const oz_gptq g = {&s.h, &s.f, &s.weight, {OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false, 0, 0}};
         assert_int_equal(oz_gptq_run(&r, &g, s.pool, "the_module", &e), cases[i].fits ? OZ_OK : OZ_E_FORMAT);
         assert_true(cases[i].fits ? r.after > 0 && r.after < r.before : strncmp(e.msg, "the_module: rows ", 17) == 0);
         close_setup(&s);

@@ -332,7 +332,7 @@ static void test_rtn_example(void **state) {
     uint32_t packed[2];
     uint16_t scale;
     oz_err err = {0};
-    oz_rtn q = {OZ_CODEC_I4P, 0, OZ_DTYPE_BF16, false, 0};
+    oz_rtn q = {OZ_CODEC_I4P, 0, OZ_DTYPE_BF16, false, 0, 0};
     assert_int_equal(oz_rtn_row(packed, &scale, NULL, &q, x, 8, &err), OZ_OK);
     assert_true(packed[0] == 0x18E4F96Cu && oz_f32_from_bf16(scale) == 0.1337890625f);
     q.codec = OZ_CODEC_I8P;
@@ -345,7 +345,7 @@ static void test_rtn_example(void **state) {
     assert_memory_equal(i8, want, 8);
     uint8_t f8[8];
     float s32;
-    q = (oz_rtn){OZ_CODEC_F8E4M3, 0, OZ_DTYPE_F32, false, 0};
+    q = (oz_rtn){OZ_CODEC_F8E4M3, 0, OZ_DTYPE_F32, false, 0, 0};
     assert_int_equal(oz_rtn_row(f8, &s32, NULL, &q, x, 8, &err), OZ_OK);
     assert_true(s32 == 1.0f / 448.0f && f8[3] == 0x7e && f8[7] == 0xfd && f8[0] == 0x76); /* 448, -416 (tie at 420), 224 */
 }
@@ -359,8 +359,8 @@ static void test_codes(void **state) {
     for (size_t k = 0; k < sizeof codecs / sizeof *codecs; k++) {
         uint8_t want[40] = {0}, got[40] = {0};
         memset(got, 0xa5, (size_t)oz_codec_row_bytes(codecs[k], 37));
-        assert_int_equal(oz_rtn_row(want, &scale, NULL, &(oz_rtn){codecs[k], 0, OZ_DTYPE_F32, false, 0}, x, 37, &err), OZ_OK);
-        for (int i = 0; i < 37; i++) codes[i] = oz_rtn_code(&(oz_rtn){codecs[k], 0, OZ_DTYPE_F32, false, 0}, x[i], scale, 0);
+        assert_int_equal(oz_rtn_row(want, &scale, NULL, &(oz_rtn){codecs[k], 0, OZ_DTYPE_F32, false, 0, 0}, x, 37, &err), OZ_OK);
+        for (int i = 0; i < 37; i++) codes[i] = oz_rtn_code(&(oz_rtn){codecs[k], 0, OZ_DTYPE_F32, false, 0, 0}, x[i], scale, 0);
         oz_codes_store(got, codecs[k], codes, 37);
         assert_memory_equal(want, got, sizeof want);
     }
@@ -370,12 +370,63 @@ static void test_codes(void **state) {
     assert_true(oz_rtn_code(&i8, 3, 0.5f, -1) == 5 && oz_rtn_code(&i8, 9, 1, 3) == 7 && oz_rtn_code(&i8, -20, 1, 3) == -8); /* 4 bits in a byte */
 }
 
+/* The quick rounding of rows is oz_rtn_code's: every bf16 value, and ties, against a scale of 1. */
+static void test_rtn_nearest(void **state) {
+    static const struct { oz_codec codec; float most; } cases[] = {{OZ_CODEC_I8, 127}, {OZ_CODEC_I4P, 7}, {OZ_CODEC_F8E4M3, 448}};
+    enum { N = 2 * 65536 };
+    float *x = malloc(N * sizeof *x), *codes = malloc(N * sizeof *codes), scale, zero;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        oz_err err = {0};
+        int64_t n = 0;
+        for (uint32_t h = 0; h < 65536; h++) {
+            float v = oz_f32_from_bf16((uint16_t)h);
+            for (int i = 0; i < 2; i++, v = nextafterf(v, i ? INFINITY : -INFINITY))
+                if (fabsf(v) <= cases[k].most) x[n++] = v;
+        }
+        assert_int_equal(oz_rtn_numbers(codes, &scale, &zero, &(oz_rtn){cases[k].codec, 0, OZ_DTYPE_F32, false, 0, cases[k].most}, x, n, &err), OZ_OK);
+        assert_true(scale == 1);
+        for (int64_t i = 0; i < n; i++) {
+            const float want = oz_rtn_code(&(oz_rtn){cases[k].codec, 0, OZ_DTYPE_F32, false, 0, 0}, x[i], 1, 0);
+            if (want != codes[i] || (cases[k].codec == OZ_CODEC_F8E4M3 && !signbit(want) != !signbit(codes[i]))) fail_msg("%a: expected %g, found %g", (double)x[i], (double)want, (double)codes[i]);
+        }
+    }
+    free(x), free(codes);
+}
+
+/* Rows of half precision by the largest code: all codes are reached, and a scale in bf16 does not take them away. */
+static void test_rtn_divisor(void **state) {
+    const uint16_t milli = oz_f16_from_f32(0.001f);
+    uint16_t values[3][64];
+    for (int i = 0; i < 64; i++) values[0][i] = i % 2 ? milli | 0x8000 : milli, values[1][i] = 0, values[2][i] = oz_f16_from_f32((float)(i - 32) / 4096);
+    const oz_weight w = {.codec = OZ_CODEC_F16, .rows = 3, .cols = 64, .codes = values, .row_bytes = 128};
+    oz_pool *pool = oz_pool_new(2);
+    oz_weight q;
+    void *mem;
+    oz_err err = {0};
+    assert_int_equal(oz_weight_quantize(&q, &mem, &w, &(oz_rtn){OZ_CODEC_I8, 0, OZ_DTYPE_BF16, false, 0, 127}, pool, &err), OZ_OK);
+    const int8_t *codes = q.codes;
+    const uint16_t *scales = q.scales;
+    for (int i = 0; i < 64; i++) {
+        assert_int_equal(codes[i], i % 2 ? -127 : 127);
+        assert_int_equal(codes[64 + i], 0);
+        assert_int_equal(codes[128 + i], (int)nearbyintf((float)(i - 32) / 4096 / oz_f32_from_bf16(scales[2])));
+    }
+    assert_true(oz_f32_from_bf16(scales[0]) == oz_f32_from_bf16(oz_bf16_from_f32(oz_f32_from_f16(milli) / 127)) && oz_f32_from_bf16(scales[1]) == 1);
+    assert_int_equal(codes[128], -127);
+    oz_big_free(mem);
+    values[2][9] = 0x7e00;
+    assert_int_equal(oz_weight_quantize(&q, &mem, &w, &(oz_rtn){OZ_CODEC_I8, 0, OZ_DTYPE_BF16, false, 0, 127}, pool, &err), OZ_E_FORMAT);
+    assert_null(mem);
+    assert_non_null(strstr(err.msg, "row 2: column 9: expected a finite weight"));
+    oz_pool_free(&pool);
+}
+
 static void test_rtn_groups_and_edges(void **state) {
     const float x[] = {0, 0, 0, 0, 7.5f, -7.5f, 0.5f, 1.5f, 3.75f};
     uint32_t packed[2] = {~0u, ~0u};
     float s[3];
     oz_err err = {0};
-    oz_rtn q = {OZ_CODEC_I4P, 4, OZ_DTYPE_F32, false, 0};
+    oz_rtn q = {OZ_CODEC_I4P, 4, OZ_DTYPE_F32, false, 0, 0};
     assert_int_equal(oz_rtn_row(packed, s, NULL, &q, x, 9, &err), OZ_OK);
     assert_true(s[0] == 1.0f && s[1] == 1.0f && s[2] == 0.5f);
     assert_int_equal(packed[0], 0xA80F8888u); /* zeros, then 7 (clamped), -8 (a tie to even), 0 and 2 (ties to even) */
@@ -383,7 +434,7 @@ static void test_rtn_groups_and_edges(void **state) {
     float tiny[] = {1e-8f, -1e-8f}, r[2];
     uint16_t h;
     int8_t i8[2];
-    q = (oz_rtn){OZ_CODEC_I8, 0, OZ_DTYPE_F16, false, 0};
+    q = (oz_rtn){OZ_CODEC_I8, 0, OZ_DTYPE_F16, false, 0, 0};
     assert_int_equal(oz_rtn_row(i8, &h, NULL, &q, tiny, 2, &err), OZ_OK);
     assert_int_equal(h, 1); /* not 0 */
     oz_weight w = {.codec = OZ_CODEC_I8, .rows = 1, .cols = 2, .codes = i8, .row_bytes = 2, .group_size = 2, .scale_dtype = OZ_DTYPE_F16, .scales = &h};
@@ -423,7 +474,7 @@ int main(void) {
         cmocka_unit_test(test_widen_exhaustive), cmocka_unit_test(test_narrow_against_table), cmocka_unit_test(test_dtype_table),
         cmocka_unit_test(test_arrays), cmocka_unit_test(test_gguf_blocks), cmocka_unit_test(test_gguf_super_blocks), cmocka_unit_test(test_packed_codes),
         cmocka_unit_test(test_fields), cmocka_unit_test(test_e2m1), cmocka_unit_test(test_act_round), cmocka_unit_test(test_scales_and_zeros), cmocka_unit_test(test_rope_rows), cmocka_unit_test(test_rtn_example),
-        cmocka_unit_test(test_codes), cmocka_unit_test(test_rtn_groups_and_edges), cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_codes), cmocka_unit_test(test_rtn_groups_and_edges), cmocka_unit_test(test_rtn_nearest), cmocka_unit_test(test_rtn_divisor), cmocka_unit_test(test_activations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ static void check_row(const oz_rtn *q, const float *w, int64_t cols, int64_t gro
 static void check(const oz_ckpt *c, size_t k, const char *dtype) {
     const char *name = CASES[k].name;
     const oz_tensor *weight = find(c, name, dtype, "weight"), *scale = find(c, name, dtype, "scale"), *code = find(c, name, dtype, "codes");
-    const oz_rtn q = {CASES[k].codec, CASES[k].group_size, weight->dtype, CASES[k].asymmetric, CASES[k].bits};
+    const oz_rtn q = {CASES[k].codec, CASES[k].group_size, weight->dtype, CASES[k].asymmetric, CASES[k].bits, 0};
     const int64_t rows = weight->dims[0], cols = weight->dims[1], groups = q.group_size ? (cols + q.group_size - 1) / q.group_size : 1, step = CASES[k].scale_rows ? CASES[k].scale_rows : rows;
     float w[20 * 64], codes[20 * 64], scales[8], zeros[8];
     assert_true(rows == 20 && cols == 64);
@@ -85,7 +85,7 @@ static void test_against_the_library(void **state) {
 
 static void test_edges(void **state) {
     oz_err err = {0};
-    const oz_rtn q = {OZ_CODEC_I8, 0, OZ_DTYPE_F16, true, 0};
+    const oz_rtn q = {OZ_CODEC_I8, 0, OZ_DTYPE_F16, true, 0, 0};
     uint16_t scale;
     int8_t zero = 55, codes[2];
     must(oz_rtn_row(codes, &scale, &zero, &q, (const float[]){0, 0}, 2, &err), &err);
@@ -95,7 +95,7 @@ static void test_edges(void **state) {
     assert_int_equal(oz_rtn_row(codes, &scale, &zero, &q, (const float[]){1e30f, 0}, 2, &err), OZ_E_FORMAT);
     test_contains(err.msg, "does not fit F16");
     uint8_t negative;
-    must(oz_rtn_row(&negative, &scale, NULL, &(oz_rtn){OZ_CODEC_F8E4M3, 0, OZ_DTYPE_F16, false, 0}, (const float[]){-0.0f}, 1, &err), &err);
+    must(oz_rtn_row(&negative, &scale, NULL, &(oz_rtn){OZ_CODEC_F8E4M3, 0, OZ_DTYPE_F16, false, 0, 0}, (const float[]){-0.0f}, 1, &err), &err);
     assert_int_equal(negative, 0x80); /* a zero keeps its sign */
 }
 

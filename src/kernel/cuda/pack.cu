@@ -193,7 +193,21 @@ static oz_status check_form(const oz_cuda_packed *p, const oz_weight *w, bool ha
     return OZ_OK;
 }
 
+/* The host rounds: the card is given codes. */
+static oz_status pack_rounded(oz_packed **out, oz_dev *dev, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err) {
+    oz_weight codes;
+    void *mem;
+    oz_pool *pool = oz_pool_new(0);
+    oz_status st = oz_weight_quantize(&codes, &mem, w, w->rtn, pool, err);
+    oz_pool_free(&pool);
+    if (st != OZ_OK) return st;
+    st = oz_cuda_pack(out, dev, &codes, row0, n_rows, form, err);
+    oz_big_free(mem);
+    return st;
+}
+
 oz_status oz_cuda_pack(oz_packed **out, oz_dev *dev, const oz_weight *w, int64_t row0, int64_t n_rows, oz_form form, oz_err *err) {
+    if (w->rtn) return pack_rounded(out, dev, w, row0, n_rows, form, err);
     oz_cuda_dev *d = oz_cuda(dev);
     const pack_codec c = codec_get(w->codec);
     *out = NULL;

@@ -14,13 +14,27 @@ static size_t panel_bytes_i4(int64_t cols) { return panel_bytes(4, cols); }
 static size_t panel_bytes_f8(int64_t cols) { return panel_bytes(8, cols) + OZ_PANEL * sizeof(float); }
 
 /* Codes plus 128, unsigned: a padded column is no zero then, but meets zeros of x. */
-#define TO_U8(v) (uint8_t)((int)(v) + 128)
 #define OF_U8(c) (float)((int)(c) - 128)
 OZ_ARRAY_KIND(f32, float, OZ_AT_PLAIN, OZ_TO_SAME, OZ_TO_SAME)
 OZ_ARRAY_KIND(f16, uint16_t, OZ_AT_PLAIN, OZ_TO_F16, _cvtsh_ss)
 OZ_ARRAY_KIND(bf16, uint16_t, OZ_AT_PAIRS, OZ_TO_BF16, OZ_OF_BF16)
-OZ_ARRAY_KIND(i8, int8_t, OZ_AT_QUADS, OZ_TO_I8, (float))
-OZ_ARRAY_KIND(u8, uint8_t, OZ_AT_QUADS, TO_U8, OF_U8)
+OZ_ARRAY_READ(i8, int8_t, OZ_AT_QUADS, (float))
+OZ_ARRAY_READ(u8, uint8_t, OZ_AT_QUADS, OF_U8)
+
+/* Loading waits for this one: 16 columns of a row are four words of the panel. Columns that are none stay zero. */
+static inline void pack_quads(uint8_t *dst, const float *codes, int64_t cols, int add) {
+    for (int i = 0; i < OZ_PANEL; i++) {
+        for (int64_t k = 0; k < cols; k += 16) {
+            const __mmask16 some = cols - k < 16 ? (__mmask16)((1 << (cols - k)) - 1) : 0xffff;
+            const __m512i v = _mm512_cvttps_epi32(_mm512_maskz_loadu_ps(some, codes + i * cols + k));
+            uint32_t words[4];
+            _mm_storeu_si128((__m128i *)words, _mm512_cvtepi32_epi8(_mm512_maskz_add_epi32(some, v, _mm512_set1_epi32(add))));
+            for (int q = 0; q < 4; q++) memcpy(dst + OZ_AT_QUADS(k + 4 * q, i), &words[q], sizeof *words);
+        }
+    }
+}
+static void pack_i8(uint8_t *dst, const float *codes, int64_t cols) { pack_quads(dst, codes, cols, 0); }
+static void pack_u8(uint8_t *dst, const float *codes, int64_t cols) { pack_quads(dst, codes, cols, 128); }
 
 /* ---- 4 bits: of a chunk of 8 columns, 16-bit word 2i + k % 2 holds columns k, k + 2, k + 4, k + 6 of row i, low nibble first ---- */
 

@@ -36,6 +36,11 @@ static inline uint8_t oz_e4m3_of_exact(float v) {
 #define OZ_AT_PAIRS(k, i) ((k) / 2 * 2 * OZ_PANEL + (i) * 2 + (k) % 2) /* columns 2j and 2j + 1 of a row side by side */
 #define OZ_AT_QUADS(k, i) ((k) / 4 * 4 * OZ_PANEL + (i) * 4 + (k) % 4)
 
+#define OZ_ARRAY_READ(name, type, at, of_code)                                                         \
+    static void read_##name(float *dst, const uint8_t *panel, int lane, int64_t cols) {               \
+        const type *s = (const type *)panel;                                                          \
+        for (int64_t k = 0; k < cols; k++) dst[k] = of_code(s[at(k, lane)]);                          \
+    }
 #define OZ_ARRAY_KIND(name, type, at, to_code, of_code)                                                \
     static void pack_##name(uint8_t *dst, const float *codes, int64_t cols) {                         \
         type *d = (type *)dst;                                                                        \
@@ -43,10 +48,7 @@ static inline uint8_t oz_e4m3_of_exact(float v) {
             for (int i = 0; i < OZ_PANEL; i++) d[at(k, i)] = to_code(codes[i * cols + k]);            \
         }                                                                                             \
     }                                                                                                 \
-    static void read_##name(float *dst, const uint8_t *panel, int lane, int64_t cols) {               \
-        const type *s = (const type *)panel;                                                          \
-        for (int64_t k = 0; k < cols; k++) dst[k] = of_code(s[at(k, lane)]);                          \
-    }
+    OZ_ARRAY_READ(name, type, at, of_code)
 
 /* Codes of a row to values. */
 static inline void oz_scale_codes(float *dst, const oz_cpu_packed *w, int64_t r) {
