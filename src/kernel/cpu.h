@@ -32,6 +32,7 @@ typedef struct oz_cpu_packed {
     size_t panel_bytes;           /* of codes, a multiple of 64 */
     uint8_t *codes;               /* [n_panels] of panel_bytes, 64-byte aligned */
     float *scales;                /* NULL for F32, F16, BF16 */
+    uint16_t *scales16;           /* or instead of them: bf16, of weights with one a row that are stored so; products get them widened (cpu_ops.c) */
     float *offsets;               /* NULL: none */
     const int8_t *codebook;       /* [16], of L4: what a code stands for */
     int32_t *order;               /* [cols] or NULL: column i meets input order[i] */

@@ -9,6 +9,8 @@
 
 enum {
     INLINE_WORK = 1 << 15, /* element operations; some microseconds */
+    MAX_PANEL = 64,
+    VIEW_ROWS = 4096,      /* whose scales are widened at a time */
     ATTN_ROWS = 48,        /* queries times heads of a KV head in one item of attention */
     ATTN_HEADS = 8,        /* heads of an item, where all share one KV head */
     LATENT_ROOM = 256 << 20
@@ -63,13 +65,34 @@ typedef struct row_job {
     float eps, factor;
 } row_job;
 
+/* Panels [first, first + n) as a weight of its own, whose scales of 16 bits are widened into `scales`. */
+static oz_cpu_packed view(float *scales, const oz_cpu_packed *w, int64_t first, int64_t n) {
+    const int64_t row0 = first * w->row->panel;
+    oz_cpu_packed v = *w;
+    v.head.rows -= row0, v.n_panels = n, v.codes += (size_t)first * w->panel_bytes;
+    v.scales = scales, v.scales16 = NULL;
+    for (int64_t i = 0; i < n * w->row->panel; i++) scales[i] = oz_f32_from_bf16(w->scales16[row0 + i]);
+    return v;
+}
+
+static void get_row(float *y, const oz_cpu_packed *w, int64_t r) {
+    const int64_t panel = w->row->panel;
+    float scales[MAX_PANEL];
+    if (!w->scales16) {
+        w->row->get_row(y, w, r);
+        return;
+    }
+    const oz_cpu_packed v = view(scales, w, r / panel, 1);
+    w->row->get_row(y, &v, r % panel);
+}
+
 static void embed_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const row_job *j = arg;
     const int32_t *order = j->w->order;
     float *row = (float *)(void *)(oz_cpu(j->d)->gathered + (size_t)thread * oz_cpu(j->d)->gathered_bytes);
     for (int64_t t = begin; t < end; t++) {
         float *y = j->y + t * j->ld_y;
-        j->w->row->get_row(order ? row : y, j->w, j->ids[t]);
+        get_row(order ? row : y, j->w, j->ids[t]);
         for (int64_t c = 0; order && c < j->w->head.cols; c++) y[order[c]] = row[c];
     }
 }
@@ -211,9 +234,25 @@ static void gather(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld
 
 /* ---- linear: one region for all parts, cut over the sum of their panels ---- */
 
+static void product(oz_dev *d, int thread, const oz_gemm_task *t, int64_t lo, int64_t hi);
+
+static void product_narrow(oz_dev *d, int thread, const oz_gemm_task *t, int64_t lo, int64_t hi) {
+    const int64_t panel = t->w->row->panel, step = VIEW_ROWS / panel;
+    float scales[VIEW_ROWS];
+    for (int64_t first = lo; first < hi; first += step) {
+        const int64_t n = hi - first < step ? hi - first : step, row0 = first * panel;
+        const oz_cpu_packed v = view(scales, t->w, first, n);
+        product(d, thread, &(oz_gemm_task){&v, t->bias ? t->bias + row0 : NULL, t->x, t->y + row0, t->ld_y, t->n_tok}, 0, n);
+    }
+}
+
 /* A product whose weight's columns lie in an order of their own meets inputs in that order, some tokens at a time. */
 static void product(oz_dev *d, int thread, const oz_gemm_task *t, int64_t lo, int64_t hi) {
     const int32_t *order = t->w->order;
+    if (t->w->scales16) {
+        product_narrow(d, thread, t, lo, hi);
+        return;
+    }
     if (!order) {
         t->w->row->gemm(t, lo, hi);
         return;

@@ -72,8 +72,9 @@ static void read_row(const pack_job *j, float *codes, float *scratch, int64_t r,
         read_blocks(codes, scales, offsets, j, (const uint8_t *)j->w->codes + stored * j->w->row_bytes);
     } else {
         oz_weight_codes(codes, j->w, stored, 0, p->head.cols);
-        if (p->scales) read_scales(scales, offsets, j, stored);
+        if (p->scales || p->scales16) read_scales(scales, offsets, j, stored);
     }
+    if (p->scales16) p->scales16[panel * p->row->panel + lane] = oz_bf16_from_f32(scales[0]); /* exact */
     for (int64_t g = 0; p->scales && g < p->n_groups; g++) {
         int64_t at = (panel * p->n_groups + g) * p->row->panel + lane;
         p->scales[at] = scales[g];
@@ -100,11 +101,11 @@ static void pack_panels(void *arg, int thread, int64_t begin, int64_t end) {
 }
 
 /* One block of memory: codes, scales, offsets. */
-static oz_status packed_alloc(oz_cpu_packed *p, oz_cpu_dev *d, bool has_scales, bool has_offsets, oz_err *err) {
+static oz_status packed_alloc(oz_cpu_packed *p, oz_cpu_dev *d, bool has_scales, bool has_offsets, bool narrow, oz_err *err) {
     size_t n_codes, n_scales = 0, n_groups = (size_t)p->n_groups;
     bool ok = oz_mul_size(&n_codes, (size_t)p->n_panels, p->panel_bytes);
     if (has_scales) {
-        ok = ok && oz_mul_size(&n_scales, (size_t)p->n_panels * n_groups, (size_t)p->row->panel * sizeof(float));
+        ok = ok && oz_mul_size(&n_scales, (size_t)p->n_panels * n_groups, (size_t)p->row->panel * (narrow ? sizeof(uint16_t) : sizeof(float)));
         n_scales = (n_scales + 63) & ~(size_t)63;
     }
     OZ_NEED(ok, err, OZ_E_NOMEM, "packed weight [%lld, %lld]: its size overflows", (long long)p->head.rows, (long long)p->head.cols);
@@ -116,7 +117,8 @@ static oz_status packed_alloc(oz_cpu_packed *p, oz_cpu_dev *d, bool has_scales, 
         OZ_TRY(oz_slab_new(&mem, &d->slabs, p->head.n_bytes, "packed weight", err));
     }
     p->codes = mem;
-    if (has_scales) p->scales = (float *)(p->codes + n_codes);
+    if (has_scales && narrow) p->scales16 = (uint16_t *)(p->codes + n_codes);
+    else if (has_scales) p->scales = (float *)(p->codes + n_codes);
     if (has_offsets) p->offsets = (float *)(p->codes + n_codes + n_scales);
     return OZ_OK;
 }
@@ -164,6 +166,7 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
     bool has_scales = block || !oz_codec_get(codec)->plain, has_offsets = block ? block->has_offsets : w->zeros != NULL;
     oz_cpu_packed p = {.row = &oz_cpu(d)->table.gemm[kind][form], .kind = kind, .head = {NULL, n_rows, w->cols, 0}, .codebook = block ? block->codebook : oz_codec_get(codec)->codebook};
     const int64_t group = w->rtn ? w->rtn->group_size : w->group_size;
+    const oz_dtype scale_dtype = w->rtn ? w->rtn->scale_dtype : w->scale_dtype;
     bool grouped = has_scales && group > 0 && group < w->cols && !w->one_scale;
     p.group_size = block ? block->group : grouped ? group : w->cols;
     p.n_groups = (w->cols + p.group_size - 1) / p.group_size;
@@ -179,7 +182,7 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
     OZ_TRY(oz_big_new(&scratch, (size_t)job.scratch_floats * (size_t)oz_dev_threads(d) * sizeof(float), "chunk of rows to pack", err));
     job.scratch = scratch;
     job.errs = oz_alloc_array((size_t)oz_dev_threads(d), sizeof *job.errs);
-    oz_status st = packed_alloc(&p, oz_cpu(d), has_scales, has_offsets, err);
+    oz_status st = packed_alloc(&p, oz_cpu(d), has_scales, has_offsets, !block && p.n_groups == 1 && !has_offsets && scale_dtype == OZ_DTYPE_BF16, err);
     if (st == OZ_OK) {
         oz_pool_run(oz_cpu(d)->pool, p.n_panels, 1, pack_panels, &job);
         oz_cpu_packed *kept = oz_alloc(sizeof *kept);
