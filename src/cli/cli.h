@@ -47,7 +47,7 @@ oz_status oz_cli_scheme_find(oz_scheme *out, const char *name, int64_t group_siz
 
 /* MODEL opened for running (open.c). Members are NULL where not asked for. */
 typedef struct oz_cli_model { oz_ckpt *ckpt; oz_dev *dev; oz_model *model; oz_text_files text; oz_tok *tok; bool owns_dev; } oz_cli_model;
-typedef struct oz_cli_need { oz_dev *dev; /* NULL: opens one */ bool tok, tok_if_any /* NULL where the checkpoint has none */, tap_layers, as_stored /* --quantization is not meant for it */; int64_t max_tok; /* 0: the default */ int64_t len; /* of the longest sequence, where it is known */ } oz_cli_need;
+typedef struct oz_cli_need { oz_dev *dev; /* NULL: opens one */ bool tok, tok_if_any /* NULL where the checkpoint has none */, tap_layers, tap_routes, as_stored /* --quantization is not meant for it */; int64_t max_tok; /* 0: the default */ int64_t len; /* of the longest sequence, where it is known */ } oz_cli_need;
 oz_status oz_cli_dev_open(oz_dev **out, oz_err *err); /* as the shared options say; "auto" prints what it chose */
 oz_status oz_cli_model_open(oz_cli_model *out, const char *path, const oz_cli_need *need, oz_err *err);
 void oz_cli_model_close(oz_cli_model *m);

@@ -1,6 +1,7 @@
 /* ounce kl: KL divergence of models against a reference, in one pass. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
 #include "cli/cli.h"
@@ -17,7 +18,9 @@ static const oz_opt opts[] = {
 static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
 static const oz_opt_cmd cmd = {"kl", "REF MODEL... --text FILE", "KL divergence of models against a reference",
                                "All models run in lockstep and the reference is computed once. KL(reference || model) in nats, exponentials and sums in f64 of f32 logits; "
-                               "kl_se is the standard error over positions, kl_se_windows over windows; top1_agreement is the share of positions with the same most likely token.",
+                               "kl_se is the standard error over positions, kl_se_windows over windows; top1_agreement is the share of positions with the same most likely token, "
+                               "mutual_top5_agreement of those where each one's is among the other's first five. Of mixtures of experts, router_flips has the share of the reference's choices that a model does not make, "
+                               "by layer. --quantization is meant for the models, REF runs as it is stored.",
                                tables, 2, -1};
 
 typedef struct field { const char *key; double v; } field;
@@ -30,7 +33,29 @@ static json_t *quantiles_json(const oz_quantiles *q) {
     return o;
 }
 
-static json_t *to_json(const oz_kl *k, const char *model) {
+/* The text before a position as far as it says something, and the tokens that are spoken of. */
+enum { CONTEXT = 12 };
+typedef struct words { const oz_tok *tok; const oz_ids *ids; } words;
+
+static char *text_of(const words *w, const int32_t *ids, size_t n) {
+    oz_buf b = {0};
+    oz_err err = {0};
+    if (oz_tok_decode(&b, w->tok, ids, n, false, &err) != OZ_OK) oz_buf_puts(&b, "?");
+    char *out = oz_strndup(b.data ? b.data : "", b.len);
+    oz_buf_deinit(&b);
+    return out;
+}
+
+static json_t *worst_json(const oz_kl_worst *x, const words *w) {
+    const int64_t from = x->at + 1 > CONTEXT ? x->at + 1 - CONTEXT : 0;
+    char *text[] = {text_of(w, w->ids->data + from, (size_t)(x->at + 1 - from)), text_of(w, w->ids->data + x->at + 1, 1), text_of(w, &x->stat.argmax_ref, 1), text_of(w, &x->stat.argmax, 1)};
+    json_t *o = json_pack("{s:I s:f s:o s:o s:f s:f s:o s:o s:i s:i}", "position", (json_int_t)x->at, "kl", x->stat.kl, "context", oz_json_text(text[0]), "next", oz_json_text(text[1]), "p_ref", x->stat.p_ref,
+                          "p", x->stat.p, "top_ref", oz_json_text(text[2]), "top", oz_json_text(text[3]), "place_ref", x->stat.place_ref, "place", x->stat.place);
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) oz_free(text[i]);
+    return o;
+}
+
+static json_t *to_json(const oz_kl *k, const char *model, const words *w) {
     const field f[] = {{"mean_kl", k->mean_kl}, {"kl_se", k->kl_se}, {"kl_se_windows", k->kl_se_windows}, {"kl_median", k->kl.median}, {"kl_p99", k->kl.p99}, {"kl_max", k->kl.max},
                        {"top1_agreement", k->top1_agreement}, {"top1_se", k->top1_se}, {"ppl", k->ppl}, {"ppl_se", k->ppl_se}, {"ppl_ref", k->ppl_ref}, {"ppl_ref_se", k->ppl_ref_se},
                        {"ln_ppl_ratio", k->ln_ratio}, {"ln_ppl_ratio_se", k->ln_ratio_se}, {"ppl_ratio", k->ratio}, {"ppl_ratio_se", k->ratio_se}, {"ppl_diff", k->diff},
@@ -39,6 +64,12 @@ static json_t *to_json(const oz_kl *k, const char *model) {
     for (size_t i = 0; i < sizeof f / sizeof *f; i++) json_object_set_new(o, f[i].key, json_real(f[i].v));
     json_object_set_new(o, "kl", quantiles_json(&k->kl));
     json_object_set_new(o, "dp", quantiles_json(&k->dp));
+    json_t *worst = json_array(), *flips = json_array();
+    for (int i = 0; i < k->n_worst; i++) json_array_append_new(worst, worst_json(&k->worst[i], w));
+    for (int64_t i = 0; i < k->n_layers; i++) json_array_append_new(flips, k->flips[i] < 0 ? json_null() : json_real(k->flips[i]));
+    json_object_set_new(o, "mutual_top5_agreement", json_real(k->mutual_topk));
+    json_object_set_new(o, "worst", worst);
+    json_object_set_new(o, "router_flips", flips);
     return o;
 }
 
@@ -59,7 +90,16 @@ static void quantiles_print(const char *what, const oz_quantiles *q, double unit
     putchar('\n');
 }
 
-static void print(const oz_kl *k, const char *model) {
+static void flips_print(const oz_kl *k) {
+    if (!k->flips) return;
+    printf("  router choices that flip, %%, by layer:");
+    for (int64_t i = 0; i < k->n_layers; i++)
+        if (k->flips[i] < 0) fputs(" -", stdout);
+        else printf(" %s", num(100 * k->flips[i], 3).s);
+    putchar('\n');
+}
+
+static void print(const oz_kl *k, const char *model, const words *w) {
     printf("%s\n  mean KL    %s +/- %s nats (over windows +/- %s)\n", model, num(k->mean_kl, 6).s, num(k->kl_se, 6).s, num(k->kl_se_windows, 6).s);
     quantiles_print("KL", &k->kl, 1.0);
     quantiles_print("dp, %", &k->dp, 100.0);
@@ -67,17 +107,29 @@ static void print(const oz_kl *k, const char *model) {
            num(100 * k->rms_dp_se, 4).s, 100 * k->top1_agreement, 100 * k->top1_se);
     printf("  perplexity %.4f +/- %.4f, reference %.4f +/- %.4f, ratio %.5f +/- %s (ln %s +/- %s), difference %s +/- %s, correlation of ln %.3f %%\n", k->ppl, k->ppl_se, k->ppl_ref, k->ppl_ref_se,
            k->ratio, num(k->ratio_se, 5).s, num(k->ln_ratio, 5).s, num(k->ln_ratio_se, 5).s, num(k->diff, 4).s, num(k->diff_se, 4).s, 100 * k->correlation);
+    printf("  each one's top token among the other's first %d: %.3f %%\n", OZ_KL_TOP, 100 * k->mutual_topk);
+    flips_print(k);
+    puts("  worst positions: KL, context | next (p reference, p model) | top of each");
+    for (int i = 0; i < k->n_worst; i++) {
+        json_t *o = worst_json(&k->worst[i], w);
+        const char *const keys[] = {"context", "next", "top_ref", "top"};
+        char *s[4];
+        for (int j = 0; j < 4; j++) s[j] = json_dumps(json_object_get(o, keys[j]), JSON_ENCODE_ANY);
+        printf("  %9s  %s | %s (%.4f, %.4f) | %s, %s\n", num(k->worst[i].stat.kl, 4).s, s[0], s[1], k->worst[i].stat.p_ref, k->worst[i].stat.p, s[2], s[3]);
+        for (int j = 0; j < 4; j++) free(s[j]);
+        json_decref(o);
+    }
 }
 
-static void report(const char **args, const oz_kl *kl, int n) {
+static void report(const char **args, const oz_kl *kl, int n, const words *w) {
     if (oz_cli_common.json) {
         json_t *list = json_array();
-        for (int i = 0; i < n; i++) json_array_append_new(list, to_json(&kl[i], args[i + 1]));
+        for (int i = 0; i < n; i++) json_array_append_new(list, to_json(&kl[i], args[i + 1], w));
         oz_cli_json_print(list);
         return;
     }
     printf("against %s, positions: %lld, windows: %lld\n", args[0], (long long)kl[0].positions, (long long)kl[0].windows);
-    for (int i = 0; i < n; i++) print(&kl[i], args[i + 1]);
+    for (int i = 0; i < n; i++) print(&kl[i], args[i + 1], w);
 }
 
 static oz_status measure(const char **args, oz_cli_model *open, int n, oz_err *err) {
@@ -87,8 +139,9 @@ static oz_status measure(const char **args, oz_cli_model *open, int n, oz_err *e
     oz_ids ids;
     oz_status st = oz_cli_text_ids(&ids, open[0].tok, text_path, false, err);
     if (st == OZ_OK) st = oz_kl_run(kl, models, n, ids.data, (int64_t)ids.len, &(oz_kl_cfg){ctx, strcmp(positions, "half") == 0, limit}, err);
-    if (st == OZ_OK) report(args, kl, n - 1);
+    if (st == OZ_OK) report(args, kl, n - 1, &(words){open[0].tok, &ids});
     oz_free(ids.data);
+    for (int i = 0; i < n - 1; i++) oz_kl_deinit(&kl[i]);
     oz_free(kl);
     oz_free(models);
     return st;
@@ -102,7 +155,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_status st = OZ_OK;
     int n = 0;
     while (st == OZ_OK && n < n_args)
-        if ((st = oz_cli_model_open(&open[n], args[n], &(oz_cli_need){.dev = dev, .tok = n == 0, .as_stored = n == 0}, err)) == OZ_OK) n++;
+        if ((st = oz_cli_model_open(&open[n], args[n], &(oz_cli_need){.dev = dev, .tok = n == 0, .as_stored = n == 0, .tap_routes = true}, err)) == OZ_OK) n++;
     for (int i = 1; st == OZ_OK && i < n; i++) {
         const long long v = oz_model_get(open[i].model)->vocab_size, ref = oz_model_get(open[0].model)->vocab_size;
         if (v != ref) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: a vocabulary of %lld, expected %lld as %s has", args[i], v, ref, args[0]);

@@ -30,7 +30,7 @@ oz_status oz_cli_tok_open(oz_tok **out, const oz_text_files *files, const char *
 oz_status oz_cli_model_open(oz_cli_model *m, const char *path, const oz_cli_need *need, oz_err *err) {
     *m = (oz_cli_model){.dev = need->dev, .owns_dev = !need->dev};
     const oz_preset *preset = need->as_stored ? NULL : oz_preset_find(oz_cli_common.quantization);
-    const oz_model_cfg cfg = {.quantize = preset ? &preset->scheme : NULL, .dtype = oz_cli_common.dtype, .max_len = oz_cli_common.max_len, .max_tok = need->max_tok, .taps = need->tap_layers ? OZ_TAP_LAYER : 0, .comm = oz_cli_comm, .need_len = need->len};
+    const oz_model_cfg cfg = {.quantize = preset ? &preset->scheme : NULL, .dtype = oz_cli_common.dtype, .max_len = oz_cli_common.max_len, .max_tok = need->max_tok, .taps = (need->tap_layers ? OZ_TAP_LAYER : 0) | (need->tap_routes ? OZ_TAP_ROUTE : 0), .comm = oz_cli_comm, .need_len = need->len};
     oz_status st = need->dev ? OZ_OK : oz_cli_dev_open(&m->dev, err);
     if (st == OZ_OK) st = oz_ckpt_open(&m->ckpt, path, err);
     if (st == OZ_OK && (need->tok || need->tok_if_any)) st = oz_text_files_open(&m->text, path, err);

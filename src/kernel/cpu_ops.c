@@ -587,10 +587,22 @@ static void sink_stat(oz_dev *d, oz_row_stat *out, const float *logits, int64_t 
     oz_cpu_split(d, n_rows, 8 * vocab, stat_rows, &j);
 }
 
+/* How many stand before token `at`. */
+static int32_t place_of(const float *x, int32_t at, int64_t vocab) {
+    int32_t n = 0;
+    for (int64_t i = 0; i < vocab; i++) n += x[i] > x[at];
+    for (int64_t i = 0; i < at; i++) n += x[i] == x[at];
+    return n;
+}
+
 static void kl_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const sink_job *j = arg;
     for (int64_t r = begin; r < end; r++) {
-        oz_cpu(j->d)->table.kl(&j->kl[r], j->ref + r * j->ld, j->logits + r * j->ld, j->targets ? j->targets[r] : -1, j->vocab);
+        const float *ref = j->ref + r * j->ld, *x = j->logits + r * j->ld;
+        oz_kl_stat *s = &j->kl[r];
+        oz_cpu(j->d)->table.kl(s, ref, x, j->targets ? j->targets[r] : -1, j->vocab);
+        if (s->argmax == s->argmax_ref) continue;
+        s->place_ref = place_of(ref, s->argmax, j->vocab), s->place = place_of(x, s->argmax_ref, j->vocab);
     }
 }
 

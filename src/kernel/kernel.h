@@ -71,7 +71,7 @@ typedef struct oz_attn_args {
 } oz_attn_args;
 
 typedef struct oz_row_stat { float max_logit, logit_target; double lse; int32_t argmax; } oz_row_stat; /* argmax: ties to the lowest id */
-typedef struct oz_kl_stat { double kl, nll_ref, nll, p_ref, p; int32_t argmax_ref, argmax; } oz_kl_stat; /* p: of the target */
+typedef struct oz_kl_stat { double kl, nll_ref, nll, p_ref, p; int32_t argmax_ref, argmax, place_ref, place; } oz_kl_stat; /* p: of the target; place of each one's argmax in the other's order, from 0 */
 
 /* model/'s compiled steps (kernel/step.h), and a device's own version of them. */
 typedef struct oz_program oz_program; typedef struct oz_lowered oz_lowered; typedef struct oz_route oz_route;

@@ -11,6 +11,8 @@ typedef struct oz_windows {
     oz_state **states;
     int32_t *blocks, *rows, *targets;
     int64_t ctx, step;
+    void (*tap)(void *arg, const oz_tap *t); /* of calls, or NULL */
+    void *tap_arg;
 } oz_windows;
 oz_status oz_windows_init(oz_windows *w, oz_model *const *models, int n_models, int64_t ctx, oz_err *err);
 void oz_windows_deinit(oz_windows *w);

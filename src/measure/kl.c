@@ -12,11 +12,27 @@ typedef struct acc {
     int64_t n, same;
     double kl1, kl2, dp1, dp2, dp4, q1, q2, r1, r2, qr; /* sums: first, second (fourth) powers; q, r: NLL of model and reference */
     double win1, win2;
+    int64_t mutual;
+    oz_kl_worst worst[OZ_KL_WORST]; int n_worst;
+    int64_t *choices, *flips; /* [n_layers] */
 } acc;
 
-static void acc_add(acc *a, const oz_kl_stat *s, int64_t n) {
+/* Keeps the largest, in order; of equals those that came first. */
+static void worst_add(acc *a, const oz_kl_stat *s, int64_t at) {
+    int i = a->n_worst < OZ_KL_WORST ? a->n_worst++ : OZ_KL_WORST;
+    while (i > 0 && !(a->worst[i - 1].stat.kl >= s->kl)) {
+        if (i < OZ_KL_WORST) a->worst[i] = a->worst[i - 1];
+        i--;
+    }
+    if (i < OZ_KL_WORST) a->worst[i] = (oz_kl_worst){at, *s};
+}
+
+/* at: of ids, the first position. */
+static void acc_add(acc *a, const oz_kl_stat *s, int64_t n, int64_t at) {
     double window = 0.0;
     for (int64_t i = 0; i < n; i++, s++) {
+        worst_add(a, s, at + i);
+        a->mutual += s->place_ref < OZ_KL_TOP && s->place < OZ_KL_TOP;
         const double dp = s->p - s->p_ref;
         a->kl[a->n] = s->kl;
         a->dp[a->n++] = dp;
@@ -38,7 +54,23 @@ static double mean_se(double s1, double s2, double n) {
     return n > 1 && var > 0 ? sqrt(var / (n - 1)) : 0.0;
 }
 
+static void flips_finish(oz_kl *o, const acc *a, int64_t n_layers) {
+    int64_t any = 0;
+    for (int64_t i = 0; i < n_layers; i++) any += a->choices[i];
+    if (!any) return;
+    o->n_layers = n_layers;
+    o->flips = oz_alloc_array((size_t)n_layers, sizeof *o->flips);
+    for (int64_t i = 0; i < n_layers; i++) o->flips[i] = a->choices[i] ? (double)a->flips[i] / (double)a->choices[i] : -1;
+}
+
+void oz_kl_deinit(oz_kl *k) {
+    oz_free(k->flips);
+    k->flips = NULL;
+}
+
 static void acc_finish(oz_kl *o, acc *a, int64_t windows) {
+    *o = (oz_kl){.mutual_topk = (double)a->mutual / (double)a->n, .n_worst = a->n_worst};
+    memcpy(o->worst, a->worst, sizeof o->worst);
     const double n = (double)a->n, q = a->q1 / n, r = a->r1 / n;
     const double vq = a->q2 / n - q * q, vr = a->r2 / n - r * r, cov = a->qr / n - q * r, m = n > 1 ? n - 1 : 1;
     o->positions = a->n, o->windows = windows;
@@ -58,7 +90,40 @@ static void acc_finish(oz_kl *o, acc *a, int64_t windows) {
     o->correlation = vq > 0 && vr > 0 ? cov / sqrt(vq * vr) : 1.0;
 }
 
-typedef struct job { oz_windows w; acc *accs; oz_kl_stat *stats; int n; } job;
+/* routed: the reference's choices in the call that runs, [n_layers, max_tok * the most experts a token], and how many a token in each layer. */
+typedef struct job { oz_windows w; acc *accs; oz_kl_stat *stats; int n; int64_t n_layers, cap; int32_t *routed; int64_t *width; } job;
+enum { MOST_CHOICES = 64 };
+
+static void see_route(void *arg, const oz_tap *t) {
+    job *j = arg;
+    if (t->kind != OZ_TAP_ROUTE || t->layer >= j->n_layers || t->width > MOST_CHOICES) return;
+    int32_t *ref = j->routed + t->layer * j->cap;
+    if (t->model == 0) {
+        memcpy(ref, t->experts, (size_t)(t->n_tok * t->width) * sizeof *ref);
+        j->width[t->layer] = t->width;
+        return;
+    }
+    if (j->width[t->layer] != t->width) return;
+    acc *a = &j->accs[t->model - 1];
+    for (int64_t i = 0; i < t->n_tok * t->width; i++) {
+        const int32_t *chosen = t->experts + i / t->width * t->width;
+        bool same = false;
+        for (int64_t k = 0; k < t->width; k++) same |= chosen[k] == ref[i];
+        a->flips[t->layer] += !same;
+    }
+    a->choices[t->layer] += t->n_tok * t->width;
+}
+
+static oz_status routes_init(job *j, oz_model *const *models, oz_err *err) {
+    j->n_layers = oz_model_get(models[0])->n_layers, j->cap = j->w.step * MOST_CHOICES;
+    j->width = oz_alloc_array((size_t)j->n_layers, sizeof *j->width);
+    for (int i = 0; i < j->n; i++) {
+        j->accs[i].choices = oz_alloc_array((size_t)j->n_layers, sizeof(int64_t));
+        j->accs[i].flips = oz_alloc_array((size_t)j->n_layers, sizeof(int64_t));
+    }
+    j->w.tap = see_route, j->w.tap_arg = j;
+    return oz_big_new((void **)&j->routed, (size_t)(j->n_layers * j->cap) * sizeof *j->routed, "choices of experts", err);
+}
 
 static oz_status job_init(job *j, oz_model *const *models, int n_models, int64_t ctx, int64_t positions, oz_err *err) {
     OZ_TRY(oz_windows_init(&j->w, models, n_models, ctx, err));
@@ -69,14 +134,18 @@ static oz_status job_init(job *j, oz_model *const *models, int n_models, int64_t
         OZ_TRY(oz_big_new((void **)&j->accs[i].kl, (size_t)positions * sizeof(double), "KL statistics", err));
         OZ_TRY(oz_big_new((void **)&j->accs[i].dp, (size_t)positions * sizeof(double), "KL statistics", err));
     }
-    return OZ_OK;
+    return routes_init(j, models, err);
 }
 
 static void job_deinit(job *j) {
     for (int i = 0; j->accs && i < j->n; i++) {
         oz_big_free(j->accs[i].kl);
         oz_big_free(j->accs[i].dp);
+        oz_free(j->accs[i].choices);
+        oz_free(j->accs[i].flips);
     }
+    oz_big_free(j->routed);
+    oz_free(j->width);
     oz_big_free(j->stats);
     oz_free(j->accs);
     oz_windows_deinit(&j->w);
@@ -89,7 +158,7 @@ static oz_status job_run(job *j, const int32_t *ids, int64_t ctx, int64_t score0
     for (int64_t i = 0; st == OZ_OK && i < windows; i++) {
         st = oz_windows_run(&j->w, ids + i * ctx, ctx, score0, NULL, j->stats, err);
         const int64_t n = ctx - 1 - score0;
-        for (int k = 0; st == OZ_OK && k < j->n; k++) acc_add(&j->accs[k], j->stats + k * n, n);
+        for (int k = 0; st == OZ_OK && k < j->n; k++) acc_add(&j->accs[k], j->stats + k * n, n, i * ctx + score0);
         oz_progress_step(&p, (i + 1) * ctx);
     }
     oz_progress_deinit(&p);
@@ -106,7 +175,10 @@ oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int
     job j = {0};
     oz_status st = job_init(&j, models, n_models, ctx, windows * (ctx - 1 - score0), err);
     if (st == OZ_OK) st = job_run(&j, ids, ctx, score0, windows, err);
-    for (int i = 0; st == OZ_OK && i < j.n; i++) acc_finish(&out[i], &j.accs[i], windows);
+    for (int i = 0; st == OZ_OK && i < j.n; i++) {
+        acc_finish(&out[i], &j.accs[i], windows);
+        flips_finish(&out[i], &j.accs[i], j.n_layers);
+    }
     job_deinit(&j);
     return st;
 }

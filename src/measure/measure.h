@@ -33,13 +33,21 @@ void oz_wikitext_detokenize(oz_buf *out, const char *page, size_t n);
 
 /* ---- KL ---- */
 typedef struct oz_quantiles { double max, p999, p99, p95, p90, p75, median, p25, p10, p5, p1, p01, min; } oz_quantiles; /* linear interpolation */
+enum { OZ_KL_WORST = 10, OZ_KL_TOP = 5 };
+typedef struct oz_kl_worst { int64_t at; /* of ids: the last token that was seen */ oz_kl_stat stat; } oz_kl_worst;
 typedef struct oz_kl {
     int64_t positions, windows;
     double mean_kl, kl_se /* over positions */, kl_se_windows;
     oz_quantiles kl, dp;      /* dp: p_model - p_ref of the text's next token */
     double mean_dp, mean_dp_se, rms_dp, rms_dp_se, top1_agreement, top1_se;
     double ppl, ppl_se, ppl_ref, ppl_ref_se, ln_ratio, ln_ratio_se, ratio, ratio_se, diff, diff_se, correlation;
+    double mutual_topk;       /* share of positions where each one's most likely token is among the other's OZ_KL_TOP */
+    oz_kl_worst worst[OZ_KL_WORST]; int n_worst; /* positions by KL, descending */
+    /* Of mixtures of experts, models opened with OZ_TAP_ROUTE: the share of the reference's choices that the model does not make, over all tokens; of layer i,
+     * or negative where it routes not at all, or otherwise. NULL: no layer does. */
+    double *flips; int64_t n_layers;
 } oz_kl;
+void oz_kl_deinit(oz_kl *k);
 typedef struct oz_kl_cfg { int64_t ctx; bool half; int64_t limit_tok; } oz_kl_cfg;
 /* models[0] is the reference; out[n_models - 1]. Each window starts from empty state; a last shorter window is dropped
  * unless it is the only one. Positions scored in a window of n: 0 .. n-2, or n/2 .. n-2 with half. */

@@ -54,7 +54,7 @@ oz_status oz_windows_run(oz_windows *w, const int32_t *ids, int64_t n, int64_t s
             w->targets[n_rows++] = ids[p0 + i + 1];
         }
         const oz_seg seg = {0, k, p0, w->blocks};
-        const oz_call c = {.ids = ids + p0, .n_tok = k, .segs = &seg, .n_segs = 1, .rows = w->rows, .n_rows = n_rows};
+        const oz_call c = {.ids = ids + p0, .n_tok = k, .segs = &seg, .n_segs = 1, .rows = w->rows, .n_rows = n_rows, .tap = w->tap, .tap_arg = w->tap_arg};
         if (kls && n_rows) OZ_TRY(call_kl(w, &c, kls, done, n_scored, err));
         else
             for (int m = 0; m < w->n_models; m++) {

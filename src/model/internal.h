@@ -173,7 +173,7 @@ struct oz_model {
     oz_comm *comm;              /* not owned; NULL: one rank */
     oz_split split;
     float *tap_rows;            /* host [max_tok, widest that is tapped], where there are taps; */
-    int32_t *tap_starts;        /* and [n_experts + 1] */
+    int32_t *tap_ints;          /* and [n_experts + 1], or a route's choices */
 };
 
 struct oz_state { const oz_model *model; oz_kv *kv; int64_t n_layers, n_blocks, n_slots; };
@@ -194,7 +194,7 @@ const char *oz_op_name(oz_op op);
 int oz_step_taps(const oz_step *s); /* times that a tap is called: once, or for the rows of each expert */
 oz_tap oz_step_tap(const oz_program *p, const oz_step *s, int i);
 /* Runs steps [begin, end) that belong to the call's layers. */
-typedef struct oz_exec { oz_step_call step; const oz_call *call; float *tap_rows; int32_t *tap_starts; oz_comm *comm; } oz_exec;
+typedef struct oz_exec { oz_step_call step; const oz_call *call; float *tap_rows; int32_t *tap_ints; oz_comm *comm; int model; /* of those in lockstep */ } oz_exec;
 /* Whether the device has an operation for every step: OZ_E_UNSUPPORTED names the first it has not. */
 oz_status oz_exec_check(const oz_dev *dev, const oz_program *p, oz_err *err);
 void oz_exec_steps(const oz_exec *x, int begin, int end);

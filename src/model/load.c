@@ -320,7 +320,8 @@ static oz_status tap_rows_new(oz_model *m, oz_err *err) {
     int64_t widest = 0; /* a token's rows together */
     for (const oz_step *s = m->program.steps; s < m->program.steps + m->program.n; s++)
         if (s->op == OZ_OP_TAP && m->program.bufs[s->src].width * s->tok_rows > widest) widest = m->program.bufs[s->src].width * s->tok_rows;
-    m->tap_starts = oz_alloc_array((size_t)m->dims.n_experts + 1, sizeof *m->tap_starts);
+    const int64_t pairs = m->info.max_tok * m->dims.top_k;
+    m->tap_ints = oz_alloc_array((size_t)(pairs > m->dims.n_experts ? pairs : m->dims.n_experts) + 1, sizeof *m->tap_ints);
     return widest ? oz_big_new((void **)&m->tap_rows, (size_t)(m->info.max_tok * widest) * sizeof(float), "taps", err) : OZ_OK;
 }
 
@@ -435,7 +436,7 @@ void oz_model_close(oz_model **p) {
     oz_free(m->kv_round);
     oz_free(m->kv_scales);
     oz_big_free(m->tap_rows);
-    oz_free(m->tap_starts);
+    oz_free(m->tap_ints);
     oz_free(m->layers);
     oz_free(m->program.steps);
     oz_free(m);

@@ -71,7 +71,7 @@ oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *schem
 /* ---- a loaded model ---- */
 typedef struct oz_model oz_model;
 /* What planning taps where it is asked to (flags): rows on their way through the forward pass, handed to oz_call.tap. */
-enum { OZ_TAP_LAYER = 1 /* the residual after a layer */, OZ_TAP_LINEAR = 2 /* the input that linear modules share */ };
+enum { OZ_TAP_LAYER = 1 /* the residual after a layer */, OZ_TAP_LINEAR = 2 /* the input that linear modules share */, OZ_TAP_ROUTE = 4 /* the experts that tokens go to */ };
 typedef struct oz_model_cfg {
     const char *dtype;              /* "auto", "f32" */
     int64_t max_len;                /* 0: the config's; with longrope its original length, or need_len where that is more */
@@ -129,7 +129,9 @@ typedef struct oz_tap {
     unsigned kind;
     int layer;
     const char *modules[OZ_MAX_PARTS_LINEAR]; int n_modules; /* LINEAR: those that read it */
+    int model;                                               /* of those in lockstep */
     const float *rows; int64_t n_tok, width;                 /* host [n_tok, width] */
+    const int32_t *experts;                                  /* ROUTE: instead of rows */
 } oz_tap;
 size_t oz_model_tap_count(const oz_model *m); /* those that a call will meet, in order */
 oz_tap oz_model_tap_at(const oz_model *m, size_t i); /* without rows */

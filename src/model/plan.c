@@ -271,6 +271,10 @@ static void emit_moe(oz_model *m, int layer, const oz_layer_kind *kind) {
     emit_linears(m, layer, in(OZ_BUF_ROUTER), in(OZ_BUF_X), router, 1);
     oz_step *s = emit(m, OZ_OP_ROUTE, layer);
     s->src = OZ_BUF_ROUTER, s->n = d->n_experts;
+    if (m->taps & OZ_TAP_ROUTE) {
+        s = emit(m, OZ_OP_TAP, layer);
+        s->src = OZ_BUF_ROUTER, s->n = d->top_k, s->tap = OZ_TAP_ROUTE;
+    }
     emit(m, OZ_OP_SORT, layer);
     s = emit(m, OZ_OP_SPREAD, layer);
     s->dst = OZ_BUF_PAIRS, s->src = OZ_BUF_X, s->n = d->hidden_size, s->tok_rows = d->top_k;

@@ -37,19 +37,19 @@ static oz_status call_check(const oz_model *m, const oz_state *s, const oz_call 
     return OZ_OK;
 }
 
-static void layers_run(oz_model *m, oz_state *s, const oz_call *c) {
+static void layers_run(oz_model *m, oz_state *s, const oz_call *c, int index) {
     const size_t n_bytes = (size_t)c->n_tok * (size_t)m->dims.hidden_size * sizeof(float);
     if (c->layer_begin > 0) m->ops->upload(m->dev, m->program.bufs[OZ_BUF_RESIDUAL].data, c->residual_in, n_bytes);
     const bool all = c->layer_begin == 0 && (!c->layer_end || c->layer_end == m->dims.n_layers);
     if (!(all && m->lowered && m->ops->lowered_run(m->lowered, s->kv, OZ_STEPS_LAYERS, 0, 0)))
-        oz_exec_steps(&(oz_exec){{m->dev, &m->program, s->kv, c->n_tok, 0, 0}, c, m->tap_rows, m->tap_starts, m->comm}, 0, m->program.n_layers_end);
+        oz_exec_steps(&(oz_exec){{m->dev, &m->program, s->kv, c->n_tok, 0, 0}, c, m->tap_rows, m->tap_ints, m->comm, index}, 0, m->program.n_layers_end);
     if (c->residual_out) m->ops->download(m->dev, c->residual_out, m->program.bufs[OZ_BUF_RESIDUAL].data, n_bytes);
 }
 
 /* Logits of rows [r0, r0 + n) of the call's list, into the model's logits buffer. */
 static void head_run(oz_model *m, const oz_call *c, int64_t r0, int64_t n) {
     if (!(m->lowered && m->ops->lowered_run(m->lowered, NULL, OZ_STEPS_HEAD, r0, n)))
-        oz_exec_steps(&(oz_exec){{m->dev, &m->program, NULL, c->n_tok, r0, n}, c, NULL, NULL, m->comm}, m->program.n_layers_end, m->program.n);
+        oz_exec_steps(&(oz_exec){{m->dev, &m->program, NULL, c->n_tok, r0, n}, c, NULL, NULL, m->comm, 0}, m->program.n_layers_end, m->program.n);
 }
 
 typedef struct chunk { oz_model *const *models; int n_models; const oz_call *call; const oz_sink *sink; int64_t r0, n; } chunk;
@@ -93,7 +93,7 @@ oz_status oz_lockstep_run(oz_model *const *models, oz_state *const *states, int 
     const oz_batch batch = {c->ids, c->n_tok, c->segs, c->n_segs, c->slots, c->rows, c->n_rows};
     for (int i = 0; i < n_models; i++) OZ_TRY(models[i]->ops->begin(models[i]->dev, &batch, err));
     oz_alloc_forbid(true);
-    for (int i = 0; i < n_models; i++) layers_run(models[i], states[i], c);
+    for (int i = 0; i < n_models; i++) layers_run(models[i], states[i], c, i);
     for (int64_t r0 = 0; sink->kind != OZ_SINK_NONE && r0 < c->n_rows; r0 += step) {
         const int64_t n = c->n_rows - r0 < step ? c->n_rows - r0 : step;
         for (int i = 0; i < n_models; i++) head_run(models[i], c, r0, n);

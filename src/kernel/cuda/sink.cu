@@ -97,7 +97,14 @@ static __global__ void stat_rows(oz_row_stat *out, const slice *s, const float *
     out[row] = o;
 }
 
-static __global__ void kl_rows(oz_kl_stat *out, const slice *s, const float *r, const float *x, int64_t ld, const int32_t *targets, int64_t n_rows) {
+/* How many stand before token `at`. */
+static __device__ int place_of(const float *x, int at, int64_t vocab) {
+    int n = 0;
+    for (int64_t i = 0; i < vocab; i++) n += x[i] > x[at] || (x[i] == x[at] && i < at);
+    return n;
+}
+
+static __global__ void kl_rows(oz_kl_stat *out, const slice *s, const float *r, const float *x, int64_t ld, const int32_t *targets, int64_t n_rows, int64_t vocab) {
     pdl_wait();
     const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= n_rows) return;
@@ -105,6 +112,7 @@ static __global__ void kl_rows(oz_kl_stat *out, const slice *s, const float *r, 
     const double lse_r = t.max_r + log(t.sum_r), lse = t.max_x + log(t.sum_x);
     oz_kl_stat o = {};
     o.kl = t.diff / t.sum_r + lse - lse_r, o.argmax_ref = t.at_r, o.argmax = t.at_x;
+    if (t.at_r != t.at_x) o.place_ref = place_of(r + row * ld, t.at_x, vocab), o.place = place_of(x + row * ld, t.at_r, vocab);
     if (targets) {
         o.nll_ref = lse_r - r[row * ld + targets[row]], o.nll = lse - x[row * ld + targets[row]];
         o.p_ref = exp(-o.nll_ref), o.p = exp(-o.nll);
@@ -152,7 +160,7 @@ void oz_cuda_sink_kl(oz_dev *dev, oz_kl_stat *out, const float *ref, const float
         oz_kl_stat *result = (oz_kl_stat *)(s + n * SLICES);
         const int32_t *t = targets_send(d, targets ? targets + r : NULL, n);
         oz_launch(d, slices, dim3(SLICES, (unsigned)n), dim3(THREADS), 0, s, ref + r * ld, logits + r * ld, ld, vocab);
-        oz_launch(d, kl_rows, dim3((unsigned)((n + 31) / 32)), dim3(32), 0, result, s, ref + r * ld, logits + r * ld, ld, t, n);
+        oz_launch(d, kl_rows, dim3((unsigned)((n + 31) / 32)), dim3(32), 0, result, s, ref + r * ld, logits + r * ld, ld, t, n, vocab);
         result_take(d, out + r, result, (size_t)n * sizeof *out);
     }
 }
