@@ -99,15 +99,17 @@ void ck_combine(ck *c) {
 
 /* ---- a whole call ---- */
 
+enum { PROJECTIONS = 2 }; /* that share an input, as gate and up do: their outputs stand side by side */
 typedef struct moe {
-    int64_t n_tok, n_experts, k, rows, cols;
+    int64_t n_tok, n_experts, k, rows, cols, wide; /* wide: rows of all projections */
     oz_form form;
-    oz_weight *w;
+    bool exact;            /* sums of whole numbers, scales that are powers of two: no rounding at all in a product */
+    oz_weight *w;          /* [PROJECTIONS, n_experts], with scales of their own */
     oz_packed **p;
-    float *scales, *x, *logits;
+    float *x, *logits;
     oz_route route;
     oz_rows spread, plain; /* inputs of the product by sorted row, as the form says; and as f32 */
-    ck_buf y, out;         /* [pairs, rows], [n_tok, rows] */
+    ck_buf y, out;         /* [pairs, wide], [n_tok, wide] */
 } moe;
 
 static float *normals(ck *c, int64_t n) {
@@ -116,38 +118,55 @@ static float *normals(ck *c, int64_t n) {
     return x;
 }
 
+/* Scales in f32, or in bf16, which stay so in memory. */
+static void weight_init(ck *c, oz_weight *w, const moe *m, bool narrow) {
+    int8_t *codes = oz_alloc((size_t)(m->rows * m->cols));
+    float *wide = oz_alloc_array((size_t)m->rows, sizeof *wide);
+    uint16_t *bf16 = oz_alloc_array((size_t)m->rows, sizeof *bf16);
+    for (int64_t j = 0; j < m->rows * m->cols; j++) codes[j] = (int8_t)ck_int(c, -127, 127);
+    for (int64_t r = 0; r < m->rows; r++) wide[r] = m->exact ? ldexpf(1, (int)-ck_int(c, 0, 9)) : (float)(0.01 + oz_rng_uniform(&c->rng)), bf16[r] = oz_bf16_from_f32(wide[r]);
+    for (int64_t j = 0; j < m->cols; j++) codes[m->rows / 2 * m->cols + j] = 0; /* a channel of zeros */
+    *w = (oz_weight){.codec = OZ_CODEC_I8, .rows = m->rows, .cols = m->cols, .codes = codes, .row_bytes = m->cols, .scales = narrow ? (void *)bf16 : (void *)wide,
+                     .scale_dtype = narrow ? OZ_DTYPE_BF16 : OZ_DTYPE_F32, .group_size = m->cols};
+    oz_free(narrow ? (void *)wide : (void *)bf16);
+}
+
+static oz_form form_of(ck *c, int i) {
+    static const oz_form forms[] = {OZ_FORM_F32, OZ_FORM_Q8, OZ_FORM_BF16};
+    const oz_form f = forms[i % 3];
+    return c->dev.table.gemm[OZ_WKIND_I8][f].gemm ? f : OZ_FORM_F32;
+}
+
 static void moe_init(ck *c, moe *m, int i) {
     memset(m, 0, sizeof *m);
     m->n_tok = i % 4 ? ck_int(c, 1, 30) : 1, m->n_experts = ck_int(c, 1, 12), m->k = i % 5 ? ck_int(c, 1, m->n_experts) : m->n_experts;
-    m->rows = ck_int(c, 1, 90), m->cols = ck_int(c, 1, 120), m->form = i % 2 ? OZ_FORM_Q8 : OZ_FORM_F32;
-    m->w = oz_alloc_array((size_t)m->n_experts, sizeof *m->w), m->p = oz_alloc_array((size_t)m->n_experts, sizeof *m->p);
-    m->scales = oz_alloc_array((size_t)m->rows, sizeof *m->scales);
-    for (int64_t r = 0; r < m->rows; r++) m->scales[r] = (float)(0.01 + oz_rng_uniform(&c->rng));
-    for (int64_t e = 0; e < m->n_experts; e++) {
-        int8_t *codes = oz_alloc((size_t)(m->rows * m->cols));
-        for (int64_t j = 0; j < m->rows * m->cols; j++) codes[j] = (int8_t)ck_int(c, -127, 127);
-        m->w[e] = (oz_weight){.codec = OZ_CODEC_I8, .rows = m->rows, .cols = m->cols, .codes = codes, .row_bytes = m->cols, .scales = m->scales,
-                              .scale_dtype = OZ_DTYPE_F32, .group_size = m->cols};
+    m->rows = ck_int(c, 1, 90), m->cols = ck_int(c, 1, 120), m->form = form_of(c, i), m->exact = i % 7 == 3, m->wide = PROJECTIONS * m->rows;
+    const int64_t n = PROJECTIONS * m->n_experts;
+    m->w = oz_alloc_array((size_t)n, sizeof *m->w), m->p = oz_alloc_array((size_t)n, sizeof *m->p);
+    for (int64_t e = 0; e < n; e++) {
+        weight_init(c, &m->w[e], m, i % 2);
         if (oz_cpu_pack(&m->p[e], &c->dev.head, &m->w[e], 0, m->rows, m->form, NULL) != OZ_OK) ck_fail(c, "pack failed");
     }
     m->x = normals(c, m->n_tok * m->cols);
+    for (int64_t j = 0; m->exact && j < m->n_tok * m->cols; j++) m->x[j] = j % m->cols ? (float)ck_int(c, -127, 127) : 127; /* Q8's scale is 1 */
     m->logits = oz_alloc_array((size_t)(m->n_tok * m->n_experts), sizeof *m->logits);
     for (int64_t t = 0; t < m->n_tok; t++) fill_router(c, m->logits + t * m->n_experts, m->n_experts, i % 3 == 2 ? 3 : i % 3); /* 3: all to the first */
     const int64_t pairs = m->n_tok * m->k;
     m->route = (oz_route){.n_experts = m->n_experts, .top_k = m->k, .experts = oz_alloc_array((size_t)pairs, 4), .weights = oz_alloc_array((size_t)pairs, 4), .pairs = oz_alloc_array((size_t)pairs, 4),
                           .rows = oz_alloc_array((size_t)pairs, 4), .starts = oz_alloc_array((size_t)m->n_experts + 1, 4)};
     m->plain = (oz_rows){OZ_FORM_F32, oz_alloc_array((size_t)(pairs * m->cols), 4), m->cols, NULL};
-    m->spread = m->form == OZ_FORM_F32 ? m->plain : (oz_rows){m->form, oz_alloc_array((size_t)(pairs * m->cols), 1), m->cols, oz_alloc_array((size_t)pairs, 4)};
-    m->y = ck_buf_new((size_t)(pairs * m->rows) * sizeof(float), 0), m->out = ck_buf_new((size_t)(m->n_tok * m->rows) * sizeof(float), 0);
+    m->spread = m->form == OZ_FORM_F32 ? m->plain : (oz_rows){m->form, oz_alloc_array((size_t)(pairs * m->cols), 2), m->cols, oz_alloc_array((size_t)pairs, 4)};
+    m->y = ck_buf_new((size_t)(pairs * m->wide) * sizeof(float), 0), m->out = ck_buf_new((size_t)(m->n_tok * m->wide) * sizeof(float), 0);
 }
 
 static void moe_deinit(ck *c, moe *m) {
-    for (int64_t e = 0; e < m->n_experts; e++) {
+    for (int64_t e = 0; e < PROJECTIONS * m->n_experts; e++) {
         oz_cpu_packed_free(&c->dev.head, &m->p[e]);
         oz_free((void *)(uintptr_t)m->w[e].codes);
+        oz_free((void *)(uintptr_t)m->w[e].scales);
     }
     if (m->form != OZ_FORM_F32) oz_free(m->spread.data), oz_free(m->spread.scales);
-    void *all[] = {m->w, m->p, m->scales, m->x, m->logits, m->route.experts, m->route.weights, m->route.pairs, m->route.rows, m->route.starts, m->plain.data};
+    void *all[] = {m->w, m->p, m->x, m->logits, m->route.experts, m->route.weights, m->route.pairs, m->route.rows, m->route.starts, m->plain.data};
     for (int i = 0; i < CK_COUNT(all); i++) oz_free(all[i]);
     ck_buf_free(&m->y), ck_buf_free(&m->out);
 }
@@ -159,8 +178,9 @@ static void moe_run(oz_cpu_dev *d, moe *m, int64_t t0, int64_t n, float *out) {
     ops->sort(&d->head, &m->route, n);
     ops->spread(&d->head, &m->route, m->plain.data, m->cols, m->x + t0 * m->cols, m->cols, n, m->cols);
     if (m->form != OZ_FORM_F32) ops->quantize(&d->head, &m->spread, m->plain.data, m->cols, n * m->k, m->cols);
-    ops->grouped_linear(&d->head, &(oz_grouped_args){(const oz_packed *const *)m->p, &m->route, m->spread, m->y.p, m->rows, n});
-    ops->combine(&d->head, &m->route, out, m->rows, m->y.p, m->rows, n, m->rows);
+    for (int i = 0; i < PROJECTIONS; i++)
+        ops->grouped_linear(&d->head, &(oz_grouped_args){(const oz_packed *const *)m->p + i * m->n_experts, &m->route, m->spread, (float *)m->y.p + i * m->rows, m->wide, n});
+    ops->combine(&d->head, &m->route, out, m->wide, m->y.p, m->wide, n, m->wide);
 }
 
 /* Sorted rows: each pair once, by expert, and of one expert in order. */
@@ -177,40 +197,86 @@ static bool check_sorted(ck *c, const moe *m) {
     return good;
 }
 
-/* One output in f64, from the activations as they were stored. */
+static double input_at(const moe *m, int64_t row, int64_t tok, int64_t i) {
+    if (m->form == OZ_FORM_Q8) return ((const int8_t *)m->spread.data)[row * m->cols + i];
+    if (m->form == OZ_FORM_BF16) return oz_f32_from_bf16(((const uint16_t *)m->spread.data)[row * m->cols + i]);
+    return m->x[tok * m->cols + i];
+}
+
+/* Sum of one row of a product in f64, from codes and activations as they are stored, with their scales; *mag: of magnitudes. */
+static double sum_at(const moe *m, int64_t row, int64_t tok, int64_t s, int64_t r, double *mag) {
+    const oz_weight *w = &m->w[r / m->rows * m->n_experts + m->route.experts[tok * m->k + s]];
+    const int64_t own = r % m->rows;
+    const int8_t *codes = (const int8_t *)w->codes + own * m->cols;
+    float scale;
+    oz_to_f32(&scale, w->scale_dtype, (const char *)w->scales + own * oz_dtype_get(w->scale_dtype)->block_bytes, 1);
+    double sum = 0, all = 0;
+    for (int64_t i = 0; i < m->cols; i++) {
+        const double p = codes[i] * input_at(m, row, tok, i);
+        sum += p, all += fabs(p);
+    }
+    const double f = scale * (m->form == OZ_FORM_Q8 ? (double)m->spread.scales[row] : 1);
+    *mag = all * f;
+    return sum * f;
+}
+
+/* The bound: with u = 2^-24, a term of the sum meets the rounding of its product and at most `cols` additions, then the scale's product (two with the
+ * activation's scale), the weight's product and at most k additions; (1 + u)^(cols + k + 4) - 1 < u (cols + k + 8) for all sizes here. Codes, activations,
+ * scales and weights are taken as they are stored and add nothing. Without rounding, which `exact` is made for, the product is the sum. */
 static void check_output(ck *c, const moe *m, int64_t t, int64_t r) {
     const oz_route *o = &m->route;
     double want = 0, mag = 0;
     for (int64_t s = 0; s < m->k; s++) {
         const int64_t row = o->rows[t * m->k + s];
-        const int8_t *w = (const int8_t *)m->w[o->experts[t * m->k + s]].codes + r * m->cols;
-        const double scale = m->scales[r] * (double)o->weights[t * m->k + s] * (m->form == OZ_FORM_F32 ? 1 : m->spread.scales[row]);
-        for (int64_t i = 0; i < m->cols; i++) {
-            const double p = scale * w[i] * (m->form == OZ_FORM_F32 ? m->x[t * m->cols + i] : ((const int8_t *)m->spread.data)[row * m->cols + i]);
-            want += p, mag += fabs(p);
-        }
+        double all;
+        const double sum = sum_at(m, row, t, s, r, &all), weight = o->weights[t * m->k + s];
+        const float got = ((const float *)m->y.p)[row * m->wide + r];
+        if (m->exact && got != sum) ck_fail(c, "exact sums: token %lld slot %lld row %lld: expected %.9g, found %.9g", (long long)t, (long long)s, (long long)r, sum, got);
+        want += weight * sum, mag += fabs(weight) * all;
     }
-    const float got = ((const float *)m->out.p)[t * m->rows + r];
+    const float got = ((const float *)m->out.p)[t * m->wide + r];
     ck_bound(c, fabs(got - want), 0x1p-24 * (double)(m->cols + m->k + 8) * mag, "%lld tokens, %lld of %lld experts: token %lld row %lld: expected %.9g, found %.9g",
              (long long)m->n_tok, (long long)m->k, (long long)m->n_experts, (long long)t, (long long)r, want, got);
 }
 
+static void swap(float *a, float *b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const float x = a[i];
+        a[i] = b[i], b[i] = x;
+    }
+}
+
+/* The same tokens in another order, and their results put back. */
+static void check_shuffled(ck *c, moe *m, float *other) {
+    int64_t *at = oz_alloc_array((size_t)m->n_tok, sizeof *at);
+    for (int64_t t = 0; t < m->n_tok; t++) {
+        at[t] = ck_int(c, t, m->n_tok - 1);
+        swap(m->x + t * m->cols, m->x + at[t] * m->cols, at[t] == t ? 0 : m->cols);
+        swap(m->logits + t * m->n_experts, m->logits + at[t] * m->n_experts, at[t] == t ? 0 : m->n_experts);
+    }
+    moe_run(&c->many, m, 0, m->n_tok, other);
+    for (int64_t t = m->n_tok - 1; t >= 0; t--) swap(other + t * m->wide, other + at[t] * m->wide, at[t] == t ? 0 : m->wide);
+    ck_same(c, other, m->out.p, (size_t)(m->n_tok * m->wide) * sizeof *other, "tokens in another order");
+    oz_free(at);
+}
+
 void ck_op_experts(ck *c) {
-    for (int i = 0; i < 60; i++, c->n_cases++) {
+    for (int i = 0; i < 90; i++, c->n_cases++) {
         moe m;
         moe_init(c, &m, i);
-        const size_t row_bytes = (size_t)m.rows * sizeof(float);
+        const size_t row_bytes = (size_t)m.wide * sizeof(float);
         float *other = oz_alloc((size_t)m.n_tok * row_bytes);
         moe_run(&c->many, &m, 0, m.n_tok, m.out.p);
         ck_buf_check(c, &m.y, "product"), ck_buf_check(c, &m.out, "output");
         if (check_sorted(c, &m)) {
             for (int64_t t = 0; t < m.n_tok; t++)
-                for (int64_t r = 0; r < m.rows; r++) check_output(c, &m, t, r);
+                for (int64_t r = 0; r < m.wide; r++) check_output(c, &m, t, r);
         }
         moe_run(&c->dev, &m, 0, m.n_tok, other);
         ck_same(c, other, m.out.p, (size_t)m.n_tok * row_bytes, "one thread and three");
-        for (int64_t t = 0; t < m.n_tok; t++) moe_run(&c->dev, &m, t, 1, other + t * m.rows);
+        for (int64_t t = 0; t < m.n_tok; t++) moe_run(&c->dev, &m, t, 1, other + t * m.wide);
         ck_same(c, other, m.out.p, (size_t)m.n_tok * row_bytes, "a token alone and in company");
+        check_shuffled(c, &m, other);
         oz_free(other);
         moe_deinit(c, &m);
     }

@@ -401,6 +401,55 @@ static void op_grouped_expert(oz_dev *d, const oz_grouped_args *a) {
     right_ops.grouped_linear(d, &b);
 }
 /* The last row of each group goes to the next one. */
+/* Codes with the scales of another weight, of each expert the one that `from` holds. */
+enum { MOST_EXPERTS = 256 };
+static void grouped_with_scales(oz_dev *d, const oz_grouped_args *a, const oz_packed *const *from) {
+    oz_cpu_packed *copies = oz_alloc_array(MOST_EXPERTS, sizeof *copies);
+    const oz_packed *experts[MOST_EXPERTS];
+    oz_grouped_args b = *a;
+    for (int64_t e = 0; e < a->route->n_experts; e++) {
+        const oz_cpu_packed *other = (const oz_cpu_packed *)from[e];
+        copies[e] = *(const oz_cpu_packed *)a->experts[e];
+        copies[e].scales = other->scales, copies[e].scales16 = other->scales16;
+        experts[e] = &copies[e].head;
+    }
+    b.experts = experts;
+    right_ops.grouped_linear(d, &b);
+    oz_free(copies);
+}
+static void op_grouped_scale_expert(oz_dev *d, const oz_grouped_args *a) {
+    const oz_packed *next[MOST_EXPERTS];
+    for (int64_t e = 0; e < a->route->n_experts; e++) next[e] = a->experts[(e + 1) % a->route->n_experts];
+    grouped_with_scales(d, a, next);
+}
+static void op_grouped_scale_channel(oz_dev *d, const oz_grouped_args *a) {
+    oz_cpu_packed *shifted = oz_alloc_array(MOST_EXPERTS, sizeof *shifted);
+    const oz_packed *from[MOST_EXPERTS];
+    for (int64_t e = 0; e < a->route->n_experts; e++) {
+        const oz_cpu_packed *w = (const oz_cpu_packed *)a->experts[e];
+        const int64_t n = w->n_panels * w->row->panel;
+        float *wide = oz_alloc_array((size_t)n, sizeof *wide);
+        uint16_t *narrow = oz_alloc_array((size_t)n, sizeof *narrow);
+        for (int64_t i = 0; i < n; i++) {
+            if (w->scales) wide[i] = w->scales[i + 1 < n ? i + 1 : i];
+            if (w->scales16) narrow[i] = w->scales16[i + 1 < n ? i + 1 : i];
+        }
+        shifted[e].scales = w->scales ? wide : NULL, shifted[e].scales16 = w->scales16 ? narrow : NULL;
+        oz_free(w->scales ? (void *)narrow : (void *)wide);
+        from[e] = &shifted[e].head;
+    }
+    grouped_with_scales(d, a, from);
+    for (int64_t e = 0; e < a->route->n_experts; e++) oz_free(shifted[e].scales), oz_free(shifted[e].scales16);
+    oz_free(shifted);
+}
+/* Projections of an input follow each other: the second one's calls take what the first one's had. */
+static void op_grouped_scale_projection(oz_dev *d, const oz_grouped_args *a) {
+    static const oz_packed *first[MOST_EXPERTS];
+    static bool second;
+    grouped_with_scales(d, a, second ? first : a->experts);
+    for (int64_t e = 0; e < a->route->n_experts; e++) first[e] = a->experts[e];
+    second = !second;
+}
 static void op_grouped_boundary(oz_dev *d, const oz_grouped_args *a) {
     int32_t starts[257];
     oz_grouped_args b = *a;
@@ -606,6 +655,9 @@ static const mutation mutations[] = {
     IN_OPS(sort, "op_experts", "first and last of a group swapped", op_sort_unstable),
     IN_OPS(spread, "op_experts", "rows not sorted", op_spread),
     IN_OPS(grouped_linear, "op_experts", "the next expert's matrix", op_grouped_expert),
+    IN_OPS(grouped_linear, "op_experts", "the next expert's scales", op_grouped_scale_expert),
+    IN_OPS(grouped_linear, "op_experts", "the next channel's scale", op_grouped_scale_channel),
+    IN_OPS(grouped_linear, "op_experts", "the other projection's scales", op_grouped_scale_projection),
     IN_OPS(grouped_linear, "op_experts", "a row to the next group's expert", op_grouped_boundary),
     IN_OPS(grouped_linear, "op_experts", "the first row's scale for all", op_grouped_scales),
     IN_OPS(linear, "op_linear", "the first part's bias only", op_linear_bias),
