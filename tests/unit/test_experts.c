@@ -1,6 +1,7 @@
 /* Experts that are quantized while a model is loaded: the same codes, scales and logits as a checkpoint that was quantized before; what memory they take;
  * experts that share a tensor; and what is refused. */
 #include "files.h"
+#include <math.h>
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/progress.h"
@@ -198,6 +199,84 @@ static void test_renamed(void **state) {
     oz_ckpt_close(&c);
 }
 
+/* ---- experts under any scheme, against the values that their codes stand for ---- */
+
+static void synth(const char *path) {
+    oz_err err = {0};
+    oz_synth *s;
+    json_t *config = json_pack("{s:s s:i s:i s:i s:i s:i s:i s:i s:i s:f s:s}", "model_type", "mixtral", "hidden_size", 128, "intermediate_size", 256, "num_hidden_layers", 2, "num_attention_heads", 4,
+                               "num_key_value_heads", 2, "vocab_size", 96, "num_local_experts", 5, "num_experts_per_tok", 2, "initializer_range", 0.15, "torch_dtype", "bfloat16");
+    oz_pool *pool = oz_pool_new(2);
+    must(oz_synth_new(&s, config, &OZ_SCHEME_DENSE, 5, 0, &err), &err);
+    must(oz_synth_run(s, path, false, pool, &err), &err);
+    oz_synth_free(&s);
+    oz_pool_free(&pool);
+    json_decref(config);
+}
+
+static void convert(const char *from, const char *to, oz_convert_cfg cfg) {
+    oz_err err = {0};
+    oz_ckpt *c;
+    oz_convert *v;
+    oz_pool *pool = oz_pool_new(2);
+    must(oz_ckpt_open(&c, from, &err), &err);
+    must(oz_convert_new(&v, c, &cfg, &err), &err);
+    must(oz_convert_run(v, to, true, pool, &err), &err);
+    oz_convert_free(&v);
+    oz_pool_free(&pool);
+    oz_ckpt_close(&c);
+}
+
+static double relative(const run *a, const run *b) {
+    double diff = 0, all = 0;
+    for (int64_t i = 0; i < a->n; i++) diff += ((double)a->logits[i] - b->logits[i]) * ((double)a->logits[i] - b->logits[i]), all += (double)b->logits[i] * b->logits[i];
+    return sqrt(diff / all);
+}
+
+/* Weights alone: sums of the same values. With quantized activations they differ by as much as those are off, which is less than 2 %. */
+static void against_floats(const char *folder, const char *what, double bound) {
+    run q, f;
+    convert(folder, test_path("floats"), (oz_convert_cfg){.to = OZ_DTYPE_F32});
+    run_open(&q, folder, NULL, "f32");
+    run_open(&f, test_path("floats"), NULL, "f32");
+    for (size_t i = 0; i < oz_model_module_count(q.model); i++) {
+        const oz_model_module m = oz_model_module_at(q.model, i);
+        assert_int_equal(m.scheme->quantized, is_expert(m.name));
+    }
+    if (!(relative(&q, &f) < bound)) fail_msg("%s: off by %g from the same weights as floats", what, relative(&q, &f));
+    run_close(&q), run_close(&f);
+}
+
+static void test_schemes(void **state) {
+    static const struct { const char *preset; double bound; } cases[] = {{"W4A16", 1e-5}, {"W8A16", 1e-5}, {"W8A8", 2e-2}, {"FP8_DYNAMIC", 6e-2}, {"experts_int8", 1e-5}, {"experts_fp8", 1e-5}, {"experts_w8a8", 2e-2}};
+    const char *const experts[] = {"re:.*\\.experts\\."};
+    synth(test_path("synth"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        quantize(test_path("synth"), test_path("s"), cases[i].preset, experts, 1);
+        against_floats(test_path("s"), cases[i].preset, cases[i].bound);
+    }
+}
+
+/* A scheme a projection: int4 in groups of 128, W8A8, float8. */
+static void test_mixed(void **state) {
+    static const struct { const char *folder, *preset, *pattern; } parts[] = {{"w1", "W4A16", "re:.*\\.w1$"}, {"w2", "W8A8", "re:.*\\.w2$"}, {"w3", "experts_fp8", "re:.*\\.w3$"}};
+    oz_err err = {0};
+    oz_ckpt *others[2];
+    oz_convert_take takes[2];
+    char path[3][512];
+    synth(test_path("synth"));
+    for (int i = 0; i < 3; i++) {
+        snprintf(path[i], sizeof path[i], "%s", test_path(parts[i].folder));
+        quantize(test_path("synth"), path[i], parts[i].preset, &parts[i].pattern, 1);
+        if (i == 0) continue;
+        must(oz_ckpt_open(&others[i - 1], path[i], &err), &err);
+        takes[i - 1] = (oz_convert_take){parts[i].pattern, others[i - 1]};
+    }
+    convert(path[0], test_path("mixed"), (oz_convert_cfg){.compressed = true, .takes = takes, .n_takes = 2});
+    against_floats(test_path("mixed"), "mixed", 2e-2);
+    for (int i = 0; i < 2; i++) oz_ckpt_close(&others[i]);
+}
+
 /* ---- what is refused ---- */
 
 static void refused(const char *path, const char *preset, oz_status status, const char *words) {
@@ -247,6 +326,6 @@ static void test_refused(void **state) {
 
 int main(void) {
     oz_log_quiet(true);
-    const struct CMUnitTest tests[] = {UNIT(test_as_quantized_before), UNIT(test_targets), UNIT(test_renamed), UNIT(test_refused)};
+    const struct CMUnitTest tests[] = {UNIT(test_as_quantized_before), UNIT(test_targets), UNIT(test_renamed), UNIT(test_schemes), UNIT(test_mixed), UNIT(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,7 +174,7 @@ static void dequantize(const char *from, const char *to) {
     oz_ckpt *c;
     oz_pool *pool = oz_pool_new(2);
     must(oz_ckpt_open(&c, test_path(from), &err), &err);
-    must(oz_convert_new(&v, c, OZ_DTYPE_F32, 0, &err), &err);
+    must(oz_convert_new(&v, c, &(oz_convert_cfg){.to = OZ_DTYPE_F32}, &err), &err);
     must(oz_convert_run(v, test_path(to), false, pool, &err), &err);
     oz_convert_free(&v);
     oz_pool_free(&pool);
