@@ -142,6 +142,9 @@ static oz_status plan(oz_synth *s, const json_t *config, oz_err *err) {
         OZ_NEED(!oz_interrupted(), err, OZ_E_INTERRUPTED, "interrupted");
         OZ_TRY(declare(s, &s->list.items[i], err));
     }
+    bool any = !s->scheme.quantized;
+    for (size_t i = 0; i < s->list.n; i++) any |= is_quantized(s, &s->list.items[i]);
+    OZ_NEED(any, err, OZ_E_ARG, "--scheme %s: the config has no experts, which it is for", s->scheme.name);
     OZ_TRY(oz_layout_fix(s->layout, err));
     s->out_config = json_deep_copy(config);
     if (s->scheme.quantized) OZ_TRY(add_scheme(s, err));
