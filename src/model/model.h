@@ -37,8 +37,7 @@ typedef struct oz_arch_list { oz_arch_tensor *items; size_t n; } oz_arch_list;
 /* ckpt: whose names are meant where libraries differ on them (a text part inside a larger model); NULL: as they are published. */
 oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckpt *ckpt, oz_err *err);
 void oz_arch_list_deinit(oz_arch_list *l);
-/* Whether a scheme is meant for a tensor where nothing is named: linear modules, or the routed experts alone. */
-bool oz_scheme_reaches(const oz_scheme *s, const oz_arch_tensor *t);
+bool oz_scheme_reaches(const oz_scheme *s, const oz_arch_tensor *t); /* what it is meant for where nothing is named: linear modules, or routed experts alone */
 /* A matrix as a scheme sees it. A router counts as Linear only where the checkpoint stores it quantized: libraries differ on its class. */
 oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c);
 /* A vector's tensor: any float type, exact shape. */
@@ -75,10 +74,8 @@ enum { OZ_TAP_LAYER = 1 /* the residual after a layer */, OZ_TAP_LINEAR = 2 /* t
 typedef struct oz_model_cfg {
     const char *dtype;              /* "auto", "f32" */
     int64_t max_len;                /* 0: the config's; with longrope its original length, or need_len where that is more */
-    int64_t max_tok;                /* token rows a call, 0: 512 */
-    unsigned taps;
-    int64_t layer_begin, layer_end; /* 0, 0: the whole model; else these layers alone, with the embedding if 0 is among them and
-                                     * never a head: memory does not grow with the number of layers */
+    int64_t max_tok; unsigned taps; /* token rows a call, 0: 512 */
+    int64_t layer_begin, layer_end; /* 0, 0: the whole model; else these layers alone, the embedding if 0 is among them, never a head: memory does not grow with their number */
     oz_comm *comm;   /* the ranks that share the model, each a slice; NULL: it is run whole */
     int64_t need_len; /* the longest sequence that is sure to come; 0: not known */
     const oz_scheme *quantize; /* at load, dense weights that it reaches; NULL: run as it is stored */
@@ -91,8 +88,7 @@ typedef struct oz_model_info {
     int32_t bos_id, eos_ids[8]; int n_eos; /* of config.json */
     size_t weight_bytes;   /* packed, on the device */
     size_t stream_bytes;   /* of weights read to decode one token (embedding table: one row) */
-    double flop_tok;       /* of the linears, for one token, head included */
-    double head_flop_tok;
+    double flop_tok, head_flop_tok; /* of the linears, for one token, head included; of the head */
     size_t kv_bytes_tok, slot_bytes, workspace_bytes; /* slot_bytes: a sequence's, of layers that scan */
     bool fused;            /* the device runs a program of its own (lowered) instead of the plan's steps */
 } oz_model_info;
@@ -129,9 +125,8 @@ typedef struct oz_tap {
     unsigned kind;
     int layer;
     const char *modules[OZ_MAX_PARTS_LINEAR]; int n_modules; /* LINEAR: those that read it */
-    int model;                                               /* of those in lockstep */
     const float *rows; int64_t n_tok, width;                 /* host [n_tok, width] */
-    const int32_t *experts;                                  /* ROUTE: instead of rows */
+    const int32_t *experts; int model;                       /* ROUTE: instead of rows; of those in lockstep */
 } oz_tap;
 size_t oz_model_tap_count(const oz_model *m); /* those that a call will meet, in order */
 oz_tap oz_model_tap_at(const oz_model *m, size_t i); /* without rows */

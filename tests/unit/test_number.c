@@ -364,7 +364,7 @@ static void test_codes(void **state) {
         oz_codes_store(got, codecs[k], codes, 37);
         assert_memory_equal(want, got, sizeof want);
     }
-    const oz_rtn i4 = {OZ_CODEC_I4P, 0, OZ_DTYPE_F32, false, 0}, f8 = {OZ_CODEC_F8E4M3, 0, OZ_DTYPE_F32, false, 0}, i8 = {OZ_CODEC_I8, 0, OZ_DTYPE_F32, true, 4};
+    const oz_rtn i4 = {OZ_CODEC_I4P, 0, OZ_DTYPE_F32, false, 0, 0}, f8 = {OZ_CODEC_F8E4M3, 0, OZ_DTYPE_F32, false, 0, 0}, i8 = {OZ_CODEC_I8, 0, OZ_DTYPE_F32, true, 4, 0};
     assert_true(oz_rtn_code(&i4, 2.5f, 1, 0) == 2 && oz_rtn_code(&i4, 9, 1, 0) == 7 && oz_rtn_code(&i4, -9, 1, 0) == -8);
     assert_true(oz_rtn_code(&f8, 1e4f, 1, 0) == 448 && oz_rtn_code(&f8, 35, 2, 0) == 18);
     assert_true(oz_rtn_code(&i8, 3, 0.5f, -1) == 5 && oz_rtn_code(&i8, 9, 1, 3) == 7 && oz_rtn_code(&i8, -20, 1, 3) == -8); /* 4 bits in a byte */

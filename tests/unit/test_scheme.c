@@ -94,7 +94,7 @@ static void test_findings(void **state) {
 }
 
 static void test_presets(void **state) {
-    assert_int_equal(oz_preset_count(), 8);
+    assert_int_equal(oz_preset_count(), 11);
     const struct { const char *name; oz_codec codec; int bits; oz_act act; const char *format; int64_t group; } want[] = {
         {"W8A8", OZ_CODEC_I8, 8, OZ_ACT_I8_TOKEN, "int-quantized", 0},
         {"W8A16", OZ_CODEC_I8P, 8, OZ_ACT_NONE, "pack-quantized", 0},
