@@ -106,6 +106,7 @@ void ck_scan(ck *c) {
         float *in = normals(c, n_rows * s.ld), *a_own = normals(c, n_state * s.n), *d = normals(c, s.n);
         for (int64_t k = 0; k < n_state * s.n; k++) a_own[k] = -expf(a_own[k]);
         for (int64_t t = 0; t < n_rows && i % 5 == 2; t++) in[t * s.ld + s.n] = 30; /* where softplus is the value itself */
+        for (int64_t t = 0; t < n_rows && i % 5 == 3; t++) in[t * s.ld + s.n] *= 15; /* far on both sides of it */
         ck_buf y = ck_buf_new((size_t)(n_rows * ld_y) * sizeof(float), 0), before = ck_buf_new((size_t)(n_state * s.n) * sizeof(float), 0), after = ck_buf_new(before.n_bytes, 0);
         slot_fill(c, &before, &s);
         memcpy(after.p, before.p, before.n_bytes);

@@ -110,13 +110,22 @@ void oz_attention__ref(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, i
 }
 
 /* Before the first position there are zeros. */
-static void state_begin(float *state, const oz_seg *seg, int64_t rows, int64_t n, int64_t c0, int64_t c1) {
+void oz_state_begin(float *state, const oz_seg *seg, int64_t rows, int64_t n, int64_t c0, int64_t c1) {
     for (int64_t r = 0; r < rows && seg->pos0 == 0; r++) memset(state + r * n + c0, 0, (size_t)(c1 - c0) * sizeof *state);
+}
+
+void oz_conv_keep(const oz_conv_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1) {
+    const int64_t kept = a->taps - 1;
+    const float *x = a->x + seg->tok0 * a->ld;
+    for (int64_t k = 0; k < kept; k++) {
+        const int64_t at = seg->n_tok - kept + k;
+        memcpy(state + k * a->n + c0, (at < 0 ? state + (kept + at) * a->n : x + at * a->ld) + c0, (size_t)(c1 - c0) * sizeof *state);
+    }
 }
 
 void oz_conv__ref(const oz_conv_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1) {
     const int64_t kept = a->taps - 1;
-    state_begin(state, seg, kept, a->n, c0, c1);
+    oz_state_begin(state, seg, kept, a->n, c0, c1);
     const float *x = a->x + seg->tok0 * a->ld;
     for (int64_t t = 0; t < seg->n_tok; t++) {
         for (int64_t c = c0; c < c1; c++) {
@@ -128,16 +137,13 @@ void oz_conv__ref(const oz_conv_args *a, const oz_seg *seg, float *state, int64_
             a->y[(seg->tok0 + t) * a->ld + c] = (float)(sum / (1.0 + exp(-sum)));
         }
     }
-    for (int64_t k = 0; k < kept; k++) {
-        const int64_t at = seg->n_tok - kept + k;
-        memcpy(state + k * a->n + c0, (at < 0 ? state + (kept + at) * a->n : x + at * a->ld) + c0, (size_t)(c1 - c0) * sizeof *state);
-    }
+    oz_conv_keep(a, seg, state, c0, c1);
 }
 
 static double softplus(double x) { return x > 20 ? x : log1p(exp(x)); }
 
 void oz_scan__ref(const oz_scan_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1) {
-    state_begin(state, seg, a->n_state, a->n, c0, c1);
+    oz_state_begin(state, seg, a->n_state, a->n, c0, c1);
     for (int64_t t = seg->tok0; t < seg->tok0 + seg->n_tok; t++) {
         const float *b = a->b + t * a->ld, *cs = a->c + t * a->ld;
         for (int64_t c = c0; c < c1; c++) {

@@ -17,6 +17,8 @@ void oz_cpu_init_avx2(oz_cpu_table *t) {
     t->add = oz_add__avx2;
     t->combine = oz_combine__avx2;
     t->attention = oz_attention__avx2;
+    t->conv = oz_conv__avx2;
+    t->scan = oz_scan__avx2;
     t->stat = oz_stat__avx2;
     t->kl = oz_kl__avx2;
     t->burn_f32 = oz_burn_f32__avx2;

@@ -20,6 +20,8 @@ void oz_add__avx2(float *y, const float *x, int64_t n);
 void oz_combine__avx2(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t top_k, int64_t n);
 float oz_quantize_q8__avx2(int8_t *q, const float *x, int64_t n);
 float oz_quantize_f8__avx2(float *q, const float *x, int64_t n);
+void oz_conv__avx2(const oz_conv_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1);
+void oz_scan__avx2(const oz_scan_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1);
 void oz_attention__avx2(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1);
 void oz_stat__avx2(oz_row_stat *out, const float *logits, int32_t target, int64_t vocab);
 void oz_kl__avx2(oz_kl_stat *out, const float *ref, const float *logits, int32_t target, int64_t vocab);

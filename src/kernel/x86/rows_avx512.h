@@ -11,6 +11,8 @@ void oz_norm__avx512(float *y, const float *x, const float *w, int64_t dim, floa
 void oz_silu_mul__avx512(float *y, const float *gate, const float *up, int64_t n);
 void oz_add__avx512(float *y, const float *x, int64_t n);
 float oz_quantize_q8__avx512(int8_t *q, const float *x, int64_t n);
+void oz_conv__avx512(const oz_conv_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1);
+void oz_scan__avx512(const oz_scan_args *a, const oz_seg *seg, float *state, int64_t c0, int64_t c1);
 void oz_attention__avx512(const oz_attn_args *a, const oz_seg *seg, int64_t tok0, int64_t tok1, int64_t kvh0, int64_t kvh1);
 void oz_round_bf16__avx512(uint16_t *y, const float *x, int64_t n);
 double oz_burn_f32__avx512(int64_t n_steps);
