@@ -36,6 +36,8 @@ size_t oz_ckpt_count(const oz_ckpt *c);
 const oz_tensor *oz_ckpt_at(const oz_ckpt *c, size_t i); /* by name, ascending */
 const oz_tensor *oz_ckpt_find(const oz_ckpt *c, const char *name); /* NULL: not there */
 size_t oz_ckpt_bytes(const oz_ckpt *c); /* of all tensors' data */
+/* The first tensor of floats, by name, with a NaN or an infinity, and its place (row-major). Reads all of them. */
+bool oz_ckpt_not_finite(const oz_tensor **out, int64_t *at, const oz_ckpt *c);
 void oz_ckpt_drop(const oz_ckpt *c, const oz_tensor *t); /* its pages will not be read again */
 
 /* What text needs, without touching weights: works for a folder that holds only tokenizer files. Members are new references or NULL

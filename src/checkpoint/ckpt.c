@@ -5,6 +5,7 @@
  * is an error, because readers in use differ on which one they take. Index and files must agree on every name, both ways. */
 #include "base/json.h"
 #include "checkpoint/internal.h"
+#include <math.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -281,6 +282,27 @@ size_t oz_ckpt_bytes(const oz_ckpt *c) { return c->n_bytes; }
 const oz_tensor *oz_ckpt_find(const oz_ckpt *c, const char *name) {
     int64_t i;
     return oz_map_get(c->by_name, name, strlen(name), &i) ? &c->tensors[i] : NULL;
+}
+
+bool oz_ckpt_not_finite(const oz_tensor **out, int64_t *at, const oz_ckpt *c) {
+    enum { CHUNK = 4096 };
+    float x[CHUNK];
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        const oz_tensor *t = &c->tensors[i];
+        const oz_dtype_info *type = oz_dtype_get(t->dtype);
+        const int64_t size = type->block_bytes, n = type->in_safetensors ? (int64_t)t->n_bytes / size : 0;
+        for (int64_t k = 0; k < n; k += CHUNK) {
+            const int64_t some = n - k < CHUNK ? n - k : CHUNK;
+            oz_to_f32(x, t->dtype, (const char *)t->data + k * size, some);
+            for (int64_t j = 0; j < some; j++) {
+                if (isfinite(x[j])) continue;
+                *out = t, *at = k + j;
+                return true;
+            }
+        }
+        oz_ckpt_drop(c, t);
+    }
+    return false;
 }
 
 void oz_ckpt_drop(const oz_ckpt *c, const oz_tensor *t) {

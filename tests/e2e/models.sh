@@ -121,6 +121,34 @@ refused jamba '.mamba_d_conv = 3' 'mamba.conv1d.weight: expected'
 refused jamba '.attn_layer_offset = 4' 'config.json.attn_layer_offset: must be'
 fails 'a text beyond the short factors of longrope' 1 'the model takes 36 more (--max-model-len)' $OUNCE run $M/phi3-short --ids "$T/ids" -n 100 --max-model-len 64
 same 'and within the long ones' 16 "$(greedy $M/phi3-short "$T/ids" --max-model-len 128 | wc -w)"
+# FILE TENSOR N BYTES: bytes (\x..) from byte N of a tensor on.
+poison() {
+    local n begin
+    n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+    begin=$(tail -c +9 "$1" | head -c "$n" | jq -r --arg t "$2" '.[$t].data_offsets[0]')
+    printf "$4" | dd of="$1" bs=1 seek=$((8 + n + begin + $3)) conv=notrunc status=none
+}
+# NAME SHAPE BYTES: a tensor of f32 zeros more.
+add_tensor() {
+    local n head
+    n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+    head=$(tail -c +9 "$1" | head -c "$n" | jq -c --arg t "$2" --argjson s "$3" --argjson b "$4" '([.[] | .data_offsets? // [0, 0] | .[1]] | max) as $last | .[$t] = {dtype: "F32", shape: $s, data_offsets: [$last, $last + $b]}')
+    { printf "$(printf '\\x%02x\\x%02x\\x%02x\\x00\\x00\\x00\\x00\\x00' $((${#head} % 256)) $((${#head} / 256 % 256)) $((${#head} / 65536)))"; printf %s "$head"; tail -c +$((9 + n)) "$1"; head -c "$4" /dev/zero; } >"$1.new"
+    mv "$1.new" "$1"
+}
+copy() { rm -rf "$T/m" && cp -r $M/$1 "$T/m" && chmod -R u+w "$T/m"; }
+copy qwen3_moe && poison "$T/m/model.safetensors" model.layers.2.mlp.experts.3.down_proj.weight $((2 * (5 * 16 + 7))) '\xc0\x7f'
+ids_of $M/qwen3_moe/golden/model.safetensors input_ids >"$T/ids"
+fails 'NaN in one expert is named' 1 'model.layers.2.mlp.experts.3.down_proj.weight[5, 7] is not finite either (model.safetensors)' $OUNCE run "$T/m" --ids "$T/ids" -n 8 --ignore-eos --print-ids
+copy deepseek && add_tensor "$T/m/model.safetensors" model.layers.1.mlp.gate.bias '[7]' 28
+fails 'a router bias where there is none' 1 'model.layers.1.mlp.gate.bias: expected no such tensor' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
+copy jamba && add_tensor "$T/m/model.safetensors" model.layers.0.mamba.dt_proj.weight_scale '[7]' 28
+fails 'a scale that no scheme asks for' 1 'model.layers.0.mamba.dt_proj.weight_scale: expected no such tensor' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
+for c in 'mixtral num_local_experts 0' 'mixtral num_experts_per_tok 9' 'qwen3_moe num_experts 0' 'qwen3_moe num_experts_per_tok 7' 'deepseek num_experts_per_tok 9' 'deepseek n_routed_experts 0' \
+    'deepseek_v2 n_routed_experts 0' 'deepseek_v2-grouped num_experts_per_tok 0' 'jamba num_experts 0' 'jamba num_experts_per_tok 4'; do
+    set -- $c
+    refused $1 ".$2 = $3" "config.json.$2: must be"
+done
 if command -v mpirun >/dev/null; then
     fails 'ranks and fused matrices' 1 'model.layers.0.self_attn.qkv_proj.weight: holds several projections, which 2 ranks cannot share yet' \
         mpirun --allow-run-as-root --oversubscribe -np 2 "$OUNCE_RELEASE" logits $M/phi3 --ids "$T/ids" -o "$T/x"

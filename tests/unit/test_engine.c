@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -63,16 +64,20 @@ static void test_greedy_ties_go_to_the_lowest_id(void **s) {
 
 typedef struct rig { oz_ckpt *ckpt, *golden; oz_dev *dev; oz_model *model; const int32_t *ids; int64_t n; const int32_t *greedy; } rig;
 
-static void rig_open(rig *r, int64_t max_tok) {
+static void rig_of(rig *r, const char *name, int64_t max_tok, bool deterministic) {
     oz_err e = {0};
-    check(oz_ckpt_open(&r->ckpt, "tests/golden/models/llama", &e), &e);
-    check(oz_ckpt_open(&r->golden, "tests/golden/models/llama/golden", &e), &e);
-    check(oz_dev_open(&r->dev, &(oz_dev_cfg){"cpu", 2, "auto", false}, &e), &e);
+    char path[128], golden[160];
+    snprintf(path, sizeof path, "tests/golden/models/%s", name), snprintf(golden, sizeof golden, "%s/golden", path);
+    check(oz_ckpt_open(&r->ckpt, path, &e), &e);
+    check(oz_ckpt_open(&r->golden, golden, &e), &e);
+    check(oz_dev_open(&r->dev, &(oz_dev_cfg){"cpu", 2, "auto", deterministic}, &e), &e);
     check(oz_model_open(&r->model, r->dev, r->ckpt, &(oz_model_cfg){"f32", 0, max_tok, 0, 0, 0, NULL, 0, NULL}, &e), &e);
     r->ids = oz_ckpt_find(r->golden, "input_ids")->data;
     r->n = oz_ckpt_find(r->golden, "input_ids")->dims[0];
     r->greedy = oz_ckpt_find(r->golden, "greedy_ids")->data;
 }
+
+static void rig_open(rig *r, int64_t max_tok) { rig_of(r, "llama", max_tok, false); }
 
 static void rig_close(rig *r) {
     oz_model_close(&r->model);
@@ -81,7 +86,8 @@ static void rig_close(rig *r) {
     oz_ckpt_close(&r->ckpt);
 }
 
-typedef struct got { int32_t ids[8][64]; int n[8]; oz_finish finish[8]; } got;
+enum { MAX_SEQS = 17 };
+typedef struct got { int32_t ids[MAX_SEQS][64]; int n[MAX_SEQS]; oz_finish finish[MAX_SEQS]; } got;
 
 static void keep(void *arg, int64_t id, int32_t token, oz_finish finish) {
     got *g = arg;
@@ -115,6 +121,36 @@ static void test_greedy_alone_and_in_company(void **s) {
         for (int i = 0; i < company; i++) assert_int_equal(g.n[i], 3 + 7 * i);
         oz_engine_free(&e);
         rig_close(&r);
+    }
+}
+
+/* Mixtures of experts, latents and scans, deterministic: a request among 16 others, that arrive with it and end before or after it, in calls that cut its prompt
+ * elsewhere, gives the ids that it gives alone: those of transformers. */
+static void test_one_among_sixteen(void **s) {
+    (void)s;
+    static const char *const names[] = {"mixtral", "qwen3_moe", "qwen3_moe-fused", "deepseek", "deepseek_v2", "deepseek_v2-grouped", "jamba"};
+    enum { OTHERS = MAX_SEQS - 1, NEW = 16 };
+    for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
+        int32_t alone[NEW];
+        for (int company = 0; company <= OTHERS; company += OTHERS) {
+            rig r;
+            rig_of(&r, names[m], company ? 23 : 128, true);
+            oz_err err = {0};
+            oz_engine *e;
+            check(oz_engine_new(&e, r.model, &(oz_engine_cfg){MAX_SEQS, MAX_SEQS * 64}, &err), &err);
+            got g = {0};
+            int64_t id = 0, other;
+            for (int i = 0; i < company; i++) {
+                if (i == 5) check(oz_engine_add(&id, e, &(oz_request){.prompt = r.ids, .n_prompt = r.n, .max_new_tok = NEW}, &err), &err);
+                check(oz_engine_add(&other, e, &(oz_request){.prompt = r.ids + i, .n_prompt = 1 + (5 * i) % (r.n - i), .max_new_tok = 1 + (7 * i) % 30, .sampling = {.temperature = i % 2, .top_p = 1, .seed = (uint64_t)i}}, &err), &err);
+            }
+            if (!company) check(oz_engine_add(&id, e, &(oz_request){.prompt = r.ids, .n_prompt = r.n, .max_new_tok = NEW}, &err), &err);
+            run_all(e, &g);
+            if (!company) memcpy(alone, g.ids[id], sizeof alone);
+            if (memcmp(g.ids[id], alone, sizeof alone) || memcmp(alone, r.greedy, sizeof alone)) fail_msg("%s: a request among %d others gives other ids", names[m], company);
+            oz_engine_free(&e);
+            rig_close(&r);
+        }
     }
 }
 
@@ -154,6 +190,6 @@ static void test_stop_ids_blocks_and_limits(void **s) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_sampler), cmocka_unit_test(test_greedy_ties_go_to_the_lowest_id), cmocka_unit_test(test_greedy_alone_and_in_company),
-                                       cmocka_unit_test(test_stop_ids_blocks_and_limits)};
+                                       cmocka_unit_test(test_one_among_sixteen), cmocka_unit_test(test_stop_ids_blocks_and_limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
