@@ -66,6 +66,7 @@ const ck_suite ck_suites[] = {
     {"op_embed", "exact", ck_op_embed},
     {"op_pack", "exact", ck_op_pack},
     {"op_gather", "exact", ck_op_gather},
+    {"op_round", "exact", ck_op_round},
     {"op_kv_write", "exact", ck_op_kv_write},
     {"op_scan", "exact", ck_op_scan},
     {"op_mla_write", "exact", ck_op_mla_write},

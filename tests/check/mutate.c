@@ -484,6 +484,40 @@ static void op_linear_order(oz_dev *d, const oz_linear_args *a) {
     b.parts = parts, b.bias = bias;
     right_ops.linear(d, &b);
 }
+/* Inputs in their own order meet columns in another. */
+static void op_linear_gathered(oz_dev *d, const oz_linear_args *a) {
+    oz_linear_args b = *a;
+    oz_cpu_packed plain[OZ_MAX_PARTS_LINEAR];
+    const oz_packed *parts[OZ_MAX_PARTS_LINEAR];
+    for (int i = 0; i < a->n_parts; i++) {
+        plain[i] = *(const oz_cpu_packed *)a->parts[i];
+        plain[i].order = NULL, parts[i] = &plain[i].head;
+    }
+    b.parts = parts;
+    right_ops.linear(d, &b);
+}
+/* Of more tokens than are put in order at a time, the last ones take the first one's inputs. */
+static void op_linear_gathered_late(oz_dev *d, const oz_linear_args *a) {
+    oz_linear_args b = *a;
+    for (b.n_tok = 1; b.n_tok < a->n_tok && b.n_tok < OZ_GATHER_TOK; b.n_tok++) continue;
+    right_ops.linear(d, &b);
+    if (a->n_tok <= OZ_GATHER_TOK) return;
+    b.n_tok = a->n_tok - OZ_GATHER_TOK, b.y = a->y + OZ_GATHER_TOK * a->ld_y;
+    right_ops.linear(d, &b);
+}
+static void op_round_groups(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n, const oz_round *q) {
+    oz_round whole = *q;
+    whole.group_size = 0;
+    right_ops.round(d, y, ld_y, x, ld_x, n_tok, n, &whole);
+}
+static void op_round_zeros(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n, const oz_round *q) {
+    oz_round none = *q;
+    none.zeros = NULL;
+    right_ops.round(d, y, ld_y, x, ld_x, n_tok, n, &none);
+}
+static void op_round_distance(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n, const oz_round *q) {
+    right_ops.round(d, y, n, x, ld_x, n_tok, n, q);
+}
 static void op_embed(oz_dev *d, float *y, int64_t ld, const oz_packed *w) {
     right_ops.embed(d, y, ld, w);
     const int64_t last = (oz_cpu(d)->batch->n_tok - 1) * ld;
@@ -662,6 +696,11 @@ static const mutation mutations[] = {
     IN_OPS(grouped_linear, "op_experts", "the first row's scale for all", op_grouped_scales),
     IN_OPS(linear, "op_linear", "the first part's bias only", op_linear_bias),
     IN_OPS(linear, "op_linear", "parts in reverse", op_linear_order),
+    IN_OPS(linear, "op_linear", "columns in an order of their own taken as they lie", op_linear_gathered),
+    IN_OPS(linear, "op_linear", "the first tokens' inputs again, where they come in several turns", op_linear_gathered_late),
+    IN_OPS(round, "op_round", "one scale for all groups", op_round_groups),
+    IN_OPS(round, "op_round", "zero points ignored", op_round_zeros),
+    IN_OPS(round, "op_round", "the distance between rows ignored", op_round_distance),
     IN_OPS(embed, "op_embed", "a last bit of the last row", op_embed),
     IN_OPS(pack, "op_pack", "the first row of a slice ignored", op_pack),
     IN_OPS(gather, "op_gather", "the distance between rows ignored", op_gather),

@@ -9,10 +9,22 @@ static float *floats(ck *c, int64_t n) {
     return x;
 }
 
-typedef struct part_set { oz_weight w[3]; oz_packed *p[3]; const float *bias[3]; int n; int64_t rows; } part_set;
+typedef struct part_set { oz_weight w[3]; oz_packed *p[3]; const float *bias[3]; int32_t *order[3]; int n; int64_t rows; } part_set;
 
 static oz_weight dense_weight(ck *c, int64_t rows, int64_t cols) {
     return (oz_weight){.codec = OZ_CODEC_F32, .rows = rows, .cols = cols, .codes = floats(c, rows * cols), .row_bytes = cols * 4};
+}
+
+/* Some weights have their columns in an order of their own. */
+static int32_t *random_order(ck *c, int64_t cols) {
+    int32_t *order = oz_alloc_array((size_t)cols, sizeof *order);
+    for (int64_t i = 0; i < cols; i++) order[i] = (int32_t)i;
+    for (int64_t i = cols - 1; i > 0; i--) {
+        const int64_t j = ck_int(c, 0, i);
+        const int32_t swap = order[i];
+        order[i] = order[j], order[j] = swap;
+    }
+    return order;
 }
 
 static void parts_init(ck *c, part_set *s, int n, int64_t cols) {
@@ -22,7 +34,11 @@ static void parts_init(ck *c, part_set *s, int n, int64_t cols) {
         s->w[i] = dense_weight(c, ck_int(c, 1, 60), cols);
         s->bias[i] = i == 1 ? NULL : floats(c, s->w[i].rows);
         s->rows += s->w[i].rows;
-        if (oz_cpu_pack(&s->p[i], &c->dev.head, &s->w[i], 0, s->w[i].rows, OZ_FORM_F32, NULL) != OZ_OK) ck_fail(c, "pack failed");
+        if (ck_int(c, 0, 3) == 0) s->w[i].order = s->order[i] = random_order(c, cols);
+        for (int many = 1; many >= 0; many--) { /* on both devices: each needs room for inputs in a weight's order */
+            oz_cpu_packed_free(&c->many.head, &s->p[i]);
+            if (oz_cpu_pack(&s->p[i], many ? &c->many.head : &c->dev.head, &s->w[i], 0, s->w[i].rows, OZ_FORM_F32, NULL) != OZ_OK) ck_fail(c, "pack failed");
+        }
     }
 }
 
@@ -31,6 +47,7 @@ static void parts_deinit(ck *c, part_set *s) {
         oz_cpu_packed_free(&c->dev.head, &s->p[i]);
         oz_free((void *)(uintptr_t)s->w[i].codes);
         oz_free((void *)(uintptr_t)s->bias[i]);
+        oz_free(s->order[i]);
     }
 }
 
@@ -38,7 +55,7 @@ static void parts_deinit(ck *c, part_set *s) {
 void ck_op_linear(ck *c) {
     for (int i = 0; i < 40 && !ck_enough(c); i++, c->n_cases++) {
         part_set s;
-        int64_t cols = ck_int(c, 1, 700), n_tok = ck_int(c, 1, 9);
+        int64_t cols = ck_int(c, 1, 700), n_tok = ck_int(c, 0, 7) ? ck_int(c, 1, 9) : OZ_GATHER_TOK + ck_int(c, 0, 9);
         parts_init(c, &s, (int)ck_int(c, 1, 3), cols);
         float *x = floats(c, n_tok * cols);
         size_t out_bytes = (size_t)(n_tok * s.rows) * sizeof(float);
@@ -55,7 +72,7 @@ void ck_op_linear(ck *c) {
                 for (int64_t r = 0; r < s.w[part].rows; r++, y++) {
                     double want = s.bias[part] ? s.bias[part][r] : 0, mag = fabs(want);
                     for (int64_t j = 0; j < cols; j++) {
-                        double p = (double)((const float *)s.w[part].codes)[r * cols + j] * x[t * cols + j];
+                        double p = (double)((const float *)s.w[part].codes)[r * cols + j] * x[t * cols + (s.order[part] ? s.order[part][j] : j)];
                         want += p, mag += fabs(p);
                     }
                     ck_bound(c, fabs(*y - want), 0x1p-24 * (double)(cols + 8) * mag, "part %d row %lld: expected %.9g, found %.9g", part, (long long)r,
@@ -123,6 +140,27 @@ void ck_op_gather(ck *c) {
         ck_buf_check(c, &y, "output");
         ck_buf_free(&y);
         oz_free(x);
+    }
+}
+
+/* Inputs rounded to the values of their codes: each row as by itself, in place and elsewhere, whatever lies between rows. */
+void ck_op_round(ck *c) {
+    static const oz_round KINDS[] = {{8, false, true, 0, NULL, NULL}, {8, false, false, 0, NULL, NULL}, {4, false, true, 16, NULL, NULL},  {8, true, true, 0, NULL, NULL},
+                                     {8, true, true, 8, NULL, NULL},  {8, true, true, 0, NULL, NULL},   {8, false, false, 0, NULL, NULL}, {5, false, true, 0, NULL, NULL}};
+    for (int i = 0; i < 40 && !ck_enough(c); i++, c->n_cases++) {
+        const float scale = 0.03f, zero = -5;
+        oz_round q = KINDS[i % CK_COUNT(KINDS)];
+        if (i % CK_COUNT(KINDS) >= 5) q.scales = &scale, q.zeros = q.symmetric ? NULL : &zero; /* static */
+        const int64_t n = q.group_size * ck_int(c, 1, 20) + (q.group_size ? 0 : ck_int(c, 1, 300)), ld = n + ck_int(c, 0, 5), n_tok = ck_int(c, 1, 30);
+        const bool in_place = ck_int(c, 0, 1);
+        ck_buf x = ck_buf_new((size_t)(n_tok * ld) * sizeof(float), 0), y = ck_buf_new((size_t)(n_tok * ld) * sizeof(float), 0), want = ck_buf_new((size_t)(n_tok * ld) * sizeof(float), 0);
+        for (int64_t t = 0; t < n_tok; t++) ck_fill(c, (float *)x.p + t * ld, n, (ck_pattern)ck_int(c, 0, CK_PATTERNS - 1));
+        if (in_place) memcpy(want.p, x.p, x.n_bytes);
+        for (int64_t t = 0; t < n_tok; t++) oz_act_round((float *)want.p + t * ld, (const float *)x.p + t * ld, n, &q);
+        c->many.head.ops->round(&c->many.head, in_place ? x.p : y.p, ld, x.p, ld, n_tok, n, &q);
+        ck_same(c, in_place ? x.p : y.p, want.p, x.n_bytes, "rounded rows");
+        ck_buf_check(c, &x, "input"), ck_buf_check(c, &y, "output");
+        ck_buf_free(&x), ck_buf_free(&y), ck_buf_free(&want);
     }
 }
 

@@ -25,6 +25,7 @@ void ck_op_rows(ck *c);
 void ck_op_linear(ck *c);
 void ck_op_embed(ck *c);
 void ck_op_gather(ck *c);
+void ck_op_round(ck *c);
 void ck_op_kv_write(ck *c);
 void ck_op_mla_write(ck *c);
 void ck_op_latent(ck *c);
