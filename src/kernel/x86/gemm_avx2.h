@@ -1,6 +1,7 @@
 /* Shared by the AVX2 products (gemm_*_avx2.c). */
 #ifndef OZ_KERNEL_GEMM_AVX2_H
 #define OZ_KERNEL_GEMM_AVX2_H
+enum { OZ_PANEL = 16 }; /* rows a panel */
 #include "kernel/x86/panel.h"
 
 /* A tile of sums is TOKENS x PANEL: 12 accumulators, two vectors of weights, one or two of activations fill the 16 registers. Each weight

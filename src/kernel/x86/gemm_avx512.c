@@ -13,57 +13,34 @@
  *
  * Order of a sum: where the codes are what the instruction takes (a form's own kind), one chain over ascending k. Other kinds work in units of 16
  * columns, which no group of scales divides: a unit is one chain from zero, and sum = sum + scale * unit, fused. Chains of different units wait for
- * nothing, so that one token, which needs expanding and multiplying at once, is as fast as memory; and groups cost a multiplication in 8. (Rejected:
- * a chain a group, groups or panels side by side for one token: many streams instead of one, 10 to 19 GB/s a core where this reads 30. And prefetching
- * by instruction where one token streams: 154 tokens/s without, 124 to 150 with it, 256 to 6144 bytes ahead (SmolLM2 in W8A8, one thread).)
+ * nothing, and groups cost a multiplication in 8. (Rejected: a chain a group, groups or panels apart from each other side by side for one token: many
+ * streams instead of one, 10 to 19 GB/s a core. And prefetching by instruction where one token streams: 154 tokens/s without, 124 to 150 with it, 256
+ * to 6144 bytes ahead (SmolLM2 in W8A8, one thread).)
  *
- * Tiles: 8 tokens by 3 panels of a form's own kind are 24 sums, which with 3 vectors of weights and one of activations fill the registers; other kinds
- * have 4 by 3 and as many chains. One token streams one panel after the other, in one sequence. Kinds that need expanding do it in registers up to 4
- * tokens; for more, a piece of K of three panels is expanded into L2 once for all tiles of a block of tokens. K is cut into pieces that with the block's
+ * Tiles: a panel is two vectors of rows. Of kinds that need expanding their chunks lie side by side: one stream, two chains that wait for nothing of each
+ * other's (one token in groups of 64, 4 bits: 29 GB/s a core, and 23 with panels of one vector). What needs nothing but the instruction is faster by a
+ * tenth as one chain after the other, each its own stream. 12 tokens by a panel of a form's own kind are 24 sums, which with 2 vectors of weights
+ * and one of activations fill the registers; other kinds have 6 tokens, sums and chains. Kinds that need expanding do it in registers where one
+ * tile is all; for more, a piece of K is expanded into L2 once for all tiles of a block of tokens. K is cut into pieces that with the block's
  * activations fit in L2; sums are parked between pieces. Tiles and pieces do not show in a sum: a token's result does not depend on its company.
  * Another level may bring tiles of its own (oz_tiling; gemm_amx.c).
  *
  * Zen 4 at 3.7 GHz, two cores, 2026-11-29, [1536, 576]: see docs/performance.md. */
 #include "kernel/x86/gemm_avx512.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE OZ_INLINE
 enum {
-    PANEL = OZ_PANEL, PANELS = 3, TOKENS = 8, CODED_TOKENS = 4, /* of a tile; RAW_TOKENS: up to so many, a coded kind is expanded in registers */
-    RAW_TOKENS = 4,
-    UNIT = OZ_UNIT_AVX512, /* columns */
-    PIECE = 256,           /* steps of a piece of K: 16 KB of a panel, expanded */
-    MAX_PANELS = 8, MAX_BLOCK = 128, /* of all tilings */
-    AHEAD = 1024,          /* bytes to prefetch of what is expanded */
+    TOKENS = 12, CODED_TOKENS = 6, /* of a tile; so many a coded kind is expanded for in registers */
+    UNIT = OZ_UNIT_AVX512,         /* columns */
+    PIECE = 256,                   /* steps of a piece of K: 32 KB of a panel, expanded */
+    MAX_PANELS = 4, MAX_BLOCK = 128, /* of all tilings */
+    AHEAD = 2048,                  /* bytes to prefetch of what is expanded */
 };
 
 /* The compiler neither moves work across this nor keeps activations for later: it would run out of registers. */
 #define KEEP(v) __asm__ volatile("" : "+v"(v) : : "memory")
 
 INLINE int step_cols(oz_form form) { return form == OZ_FORM_Q8 ? 4 : form == OZ_FORM_BF16 ? 2 : 1; }
-
-INLINE int chunk_cols(oz_wkind kind) {
-    return kind == OZ_WKIND_F32 ? 1 : kind == OZ_WKIND_F16 || kind == OZ_WKIND_BF16 ? 2 : kind == OZ_WKIND_L4 ? 8 : 4;
-}
-
-/* ---- codes to vectors ---- */
-
-/* Byte j of each word to the sign and upper bits of an int32, the bits below it 0. */
-INLINE __m512i top_byte(__m512i v, int j) {
-    return j == 0 ? _mm512_slli_epi32(v, 24) : _mm512_and_si512(_mm512_slli_epi32(v, 24 - 8 * j), _mm512_set1_epi32((int)0xff000000));
-}
-
-INLINE __m512 f32_of_i8(__m512i v, int j) { return _mm512_cvtepi32_ps(top_byte(v, j)); } /* times 2^24 */
-
-/* A code in the place of an f32's sign, low exponent bits and high mantissa bits is its value * 2^-120, subnormals too. NaN codes come out as 480: a
- * panel remembers its rows with NaN, whose sums are NaN whatever x is. */
-INLINE __m512 f32_of_f8(__m512i v, int j) {
-    const __m512i bits = _mm512_and_si512(_mm512_srai_epi32(_mm512_slli_epi32(v, 24 - 8 * j), 4), _mm512_set1_epi32((int)0x87f00000));
-    return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f));
-}
-
-INLINE __m512 f32_of_4bit(__m512i v, int j, __m512i book) {
-    return _mm512_permutexvar_ps(_mm512_srli_epi32(v, 16 * (j % 2) + 4 * (j / 2)), _mm512_castsi512_ps(book));
-}
 
 /* By 5 bits, of which the fifth does not matter: the table holds the 16 values twice. */
 INLINE __m512i bf16_of_4bit(__m512i v, int j, __m512i book) { return _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4 * j), book); }
@@ -73,8 +50,8 @@ INLINE __m512i pair(__m512 first, __m512 second) { return _mm512_or_si512(_mm512
 
 INLINE __m512i bf16_of(oz_wkind kind, __m512i v, int j, __m512i book) {
     if (kind == OZ_WKIND_L4) return bf16_of_4bit(v, j, book);
-    if (kind == OZ_WKIND_I8) return pair(f32_of_i8(v, 2 * j), f32_of_i8(v, 2 * j + 1));
-    if (kind == OZ_WKIND_F8) return pair(f32_of_f8(v, 2 * j), f32_of_f8(v, 2 * j + 1));
+    if (kind == OZ_WKIND_I8) return pair(oz_f32_of_i8(v, 2 * j), oz_f32_of_i8(v, 2 * j + 1));
+    if (kind == OZ_WKIND_F8) return pair(oz_f32_of_f8(v, 2 * j), oz_f32_of_f8(v, 2 * j + 1));
     return v;
 }
 
@@ -82,9 +59,9 @@ INLINE __m512 f32_of(oz_wkind kind, const uint8_t *chunk, __m512i v, int j, __m5
     switch (kind) {
     case OZ_WKIND_F16: return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)chunk + j));
     case OZ_WKIND_BF16: return _mm512_castsi512_ps(j == 0 ? _mm512_slli_epi32(v, 16) : _mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000)));
-    case OZ_WKIND_I8: return f32_of_i8(v, j);
-    case OZ_WKIND_L4: return f32_of_4bit(v, j, book);
-    case OZ_WKIND_F8: return f32_of_f8(v, j);
+    case OZ_WKIND_I8: return oz_f32_of_i8(v, j);
+    case OZ_WKIND_L4: return oz_f32_of_4bit(v, j, book);
+    case OZ_WKIND_F8: return oz_f32_of_f8(v, j);
     default: return _mm512_castsi512_ps(v);
     }
 }
@@ -107,104 +84,111 @@ INLINE __m512i multiply_add(oz_form form, __m512i sum, __m512i w, __m512i x) {
 typedef oz_run run;
 typedef oz_sum_fn sum_fn;
 
-INLINE __m512i broadcast(const uint8_t *x) {
-    int32_t word;
-    memcpy(&word, x, sizeof word);
-    return _mm512_set1_epi32(word);
+/* acc [OZ_VECTORS, n_tok] go on by one step: codes of the panel, whose vectors are so far apart, x of this step; chunk's step j. */
+INLINE void step(oz_form form, oz_wkind kind, int n_tok, __m512i *acc, const uint8_t *codes, size_t apart, const uint8_t *x, int64_t ld, int j, __m512i book) {
+    const __m512i w[OZ_VECTORS] = {expand(form, kind, codes, j, book), expand(form, kind, codes + apart, j, book)};
+#pragma GCC unroll 12
+    for (int t = 0; t < n_tok; t++) {
+        const __m512i xv = oz_broadcast(x + t * ld);
+#pragma GCC unroll 2
+        for (int v = 0; v < OZ_VECTORS; v++) {
+            acc[v * n_tok + t] = multiply_add(form, acc[v * n_tok + t], w[v], xv);
+            KEEP(acc[v * n_tok + t]);
+        }
+    }
 }
 
-/* acc [n_panel, n_tok] go on by one step: codes, x of this step; chunk's step j. */
-INLINE void step(oz_form form, oz_wkind kind, int n_tok, int n_panel, __m512i *acc, const run *r, const uint8_t *codes, const uint8_t *x, int j, __m512i book) {
-    __m512i w[PANELS];
+/* One token, a form's own kind: vector after vector. */
+INLINE void sum_one(oz_form form, oz_wkind kind, __m512i *sums, const run *r) {
+    const int64_t n_steps = r->n_units * (UNIT / step_cols(form));
+    for (int v = 0; v < OZ_VECTORS; v++) {
+        const uint8_t *codes = r->codes + v * r->apart, *x = r->x;
+        __m512i acc = _mm512_load_si512(sums + v);
 #pragma GCC unroll 4
-    for (int p = 0; p < n_panel; p++) w[p] = expand(form, kind, codes + (size_t)p * r->stride, j, book);
-#pragma GCC unroll 8
-    for (int t = 0; t < n_tok; t++) {
-        const __m512i xv = broadcast(x + t * r->ld);
-#pragma GCC unroll 4
-        for (int p = 0; p < n_panel; p++) {
-            acc[p * n_tok + t] = multiply_add(form, acc[p * n_tok + t], w[p], xv);
-            KEEP(acc[p * n_tok + t]);
+        for (int64_t s = 0; s < n_steps; s++, codes += 64, x += 4) {
+            acc = multiply_add(form, acc, expand(form, kind, codes, 0, acc), oz_broadcast(x));
+            KEEP(acc);
         }
+        _mm512_store_si512(sums + v, acc);
     }
 }
 
 /* A form's own kind: one chain. */
-INLINE void sum_own(oz_form form, oz_wkind kind, int n_tok, int n_panel, __m512i *sums, const run *r) {
-    __m512i acc[TOKENS * PANELS];
-    const int steps = UNIT / step_cols(form);
+INLINE void sum_own(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, const run *r) {
+    __m512i acc[TOKENS * OZ_VECTORS];
+    const int64_t n_steps = r->n_units * (UNIT / step_cols(form)), ld = r->ld;
     const uint8_t *x = r->x, *codes = r->codes;
-    const run q = *r;
-#pragma GCC unroll 24
-    for (int i = 0; i < n_panel * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
-    for (int64_t u = 0; u < q.n_units; u++) {
-#pragma GCC unroll 4
-        for (int s = 0; s < steps; s++) {
-            step(form, kind, n_tok, n_panel, acc, &q, codes, x, 0, q.book);
-            codes += 64, x += 4;
-        }
+    const size_t apart = r->apart;
+    if (n_tok == 1) {
+        sum_one(form, kind, sums, r);
+        return;
     }
 #pragma GCC unroll 24
-    for (int i = 0; i < n_panel * n_tok; i++) _mm512_store_si512(sums + i, acc[i]);
+    for (int i = 0; i < OZ_VECTORS * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
+#pragma GCC unroll 4
+    for (int64_t s = 0; s < n_steps; s++, codes += 64, x += 4) step(form, kind, n_tok, acc, codes, apart, x, ld, 0, acc[0]);
+#pragma GCC unroll 24
+    for (int i = 0; i < OZ_VECTORS * n_tok; i++) _mm512_store_si512(sums + i, acc[i]);
 }
 
 /* Any other kind, or what it was expanded to: a chain a unit. */
-INLINE void sum_coded(oz_form form, oz_wkind kind, int n_tok, int n_panel, __m512i *sums, const run *r) {
-    __m512i acc[CODED_TOKENS * PANELS];
-    const int steps = chunk_cols(kind) / step_cols(form), chunks = UNIT / chunk_cols(kind);
+INLINE void sum_coded(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, const run *r) {
+    __m512i acc[CODED_TOKENS * OZ_VECTORS];
+    const int steps = oz_chunk_cols(kind) / step_cols(form), chunks = UNIT / oz_chunk_cols(kind);
+    const bool expanded = steps == 1;
+    const size_t apart = expanded ? r->apart : 64, pitch = expanded ? 64 : OZ_PITCH;
     const uint8_t *x = r->x, *codes = r->codes;
-    const run q = *r;
-    const __m512i book = q.book;
-    const float *scales = q.scales;
-    int64_t left = q.units_left;
+    const int64_t n_units = r->n_units, ld = r->ld;
+    const __m512i book = r->book;
+    const float *scales = r->scales;
+    int64_t left = r->units_left;
 #pragma GCC unroll 12
-    for (int i = 0; i < n_panel * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
-    for (int64_t u = 0; u < q.n_units; u++, left--) {
-        __m512i unit[CODED_TOKENS * PANELS];
-        if (left == 0) scales += PANEL, left = q.units_group;
+    for (int i = 0; i < OZ_VECTORS * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
+    for (int64_t u = 0; u < n_units; u++, left--) {
+        __m512i unit[CODED_TOKENS * OZ_VECTORS];
+        if (left == 0) scales += OZ_PANEL, left = r->units_group;
 #pragma GCC unroll 12
-        for (int i = 0; i < n_panel * n_tok; i++) unit[i] = _mm512_setzero_si512();
+        for (int i = 0; i < OZ_VECTORS * n_tok; i++) unit[i] = _mm512_setzero_si512();
 #pragma GCC unroll 8
         for (int c = 0; c < chunks; c++) {
 #pragma GCC unroll 8
-            for (int j = 0; j < steps; j++) step(form, kind, n_tok, n_panel, unit, &q, codes, x + 4 * j, j, book);
-            codes += 64, x += 4 * steps;
+            for (int j = 0; j < steps; j++) step(form, kind, n_tok, unit, codes, apart, x + 4 * j, ld, j, book);
+            codes += pitch, x += 4 * steps;
         }
-#pragma GCC unroll 4
-        for (int p = 0; p < n_panel; p++) {
-            const __m512 scale = _mm512_loadu_ps(scales + (size_t)p * q.scale_stride);
-#pragma GCC unroll 4
+#pragma GCC unroll 2
+        for (int v = 0; v < OZ_VECTORS; v++) {
+            const __m512 scale = _mm512_loadu_ps(scales + OZ_VECTOR * v);
+#pragma GCC unroll 6
             for (int t = 0; t < n_tok; t++) {
-                __m512i *a = &acc[p * n_tok + t];
-                *a = _mm512_castps_si512(_mm512_fmadd_ps(_mm512_castsi512_ps(unit[p * n_tok + t]), scale, _mm512_castsi512_ps(*a)));
+                __m512i *a = &acc[v * n_tok + t];
+                *a = _mm512_castps_si512(_mm512_fmadd_ps(_mm512_castsi512_ps(unit[v * n_tok + t]), scale, _mm512_castsi512_ps(*a)));
             }
         }
     }
 #pragma GCC unroll 12
-    for (int i = 0; i < n_panel * n_tok; i++) _mm512_store_si512(sums + i, acc[i]);
+    for (int i = 0; i < OZ_VECTORS * n_tok; i++) _mm512_store_si512(sums + i, acc[i]);
 }
 
 /* ---- the functions of a (form, kind) ---- */
 
-#define OWN(form, kind, nt, np) \
-    static void own_##form##_##nt##_##np(__m512i *sums, const run *r) { sum_own(OZ_FORM_##form, OZ_WKIND_##kind, nt, np, sums, r); }
+#define OWN(form, kind, nt) \
+    static void own_##form##_##nt(__m512i *sums, const run *r) { sum_own(OZ_FORM_##form, OZ_WKIND_##kind, nt, sums, r); }
 #define OWNS(form, kind)                                                                                                      \
-    OWN(form, kind, 1, 1) OWN(form, kind, 2, 1) OWN(form, kind, 3, 1) OWN(form, kind, 4, 1) OWN(form, kind, 5, 1) OWN(form, kind, 6, 1) \
-    OWN(form, kind, 7, 1) OWN(form, kind, 8, 1) OWN(form, kind, 1, 3) OWN(form, kind, 2, 3) OWN(form, kind, 3, 3) OWN(form, kind, 4, 3) \
-    OWN(form, kind, 5, 3) OWN(form, kind, 6, 3) OWN(form, kind, 7, 3) OWN(form, kind, 8, 3)
-#define CODED(form, kind, nt, np) \
-    static void coded_##form##_##kind##_##nt##_##np(__m512i *sums, const run *r) { sum_coded(OZ_FORM_##form, OZ_WKIND_##kind, nt, np, sums, r); }
-#define CODED_ALL(form, kind)                                                                                                 \
-    CODED(form, kind, 1, 1) CODED(form, kind, 2, 1) CODED(form, kind, 3, 1) CODED(form, kind, 4, 1)                           \
-    CODED(form, kind, 1, 3) CODED(form, kind, 2, 3) CODED(form, kind, 3, 3) CODED(form, kind, 4, 3)
+    OWN(form, kind, 1) OWN(form, kind, 2) OWN(form, kind, 3) OWN(form, kind, 4) OWN(form, kind, 5) OWN(form, kind, 6)         \
+    OWN(form, kind, 7) OWN(form, kind, 8) OWN(form, kind, 9) OWN(form, kind, 10) OWN(form, kind, 11) OWN(form, kind, 12)
+#define CODED(form, kind, nt) \
+    static void coded_##form##_##kind##_##nt(__m512i *sums, const run *r) { sum_coded(OZ_FORM_##form, OZ_WKIND_##kind, nt, sums, r); }
+#define CODED_ALL(form, kind) CODED(form, kind, 1) CODED(form, kind, 2) CODED(form, kind, 3) CODED(form, kind, 4) CODED(form, kind, 5) CODED(form, kind, 6)
 /* A piece of a panel, expanded: then it is of the form's own kind. */
 #define OTHERS(form, kind)                                                                                                    \
     CODED_ALL(form, kind)                                                                                                     \
     static void expand_##form##_##kind(uint8_t *dst, const uint8_t *codes, int64_t n_chunks, __m512i book) {                  \
-        const int steps = chunk_cols(OZ_WKIND_##kind) / step_cols(OZ_FORM_##form);                                            \
-        for (int64_t c = 0; c < n_chunks; c++) {                                                                              \
-            _mm_prefetch((const char *)codes + 64 * c + AHEAD, _MM_HINT_T0);                                                  \
-            for (int j = 0; j < steps; j++) _mm512_store_si512(dst + 64 * (c * steps + j), expand(OZ_FORM_##form, OZ_WKIND_##kind, codes + 64 * c, j, book)); \
+        const int steps = oz_chunk_cols(OZ_WKIND_##kind) / step_cols(OZ_FORM_##form);                                         \
+        for (int64_t c = 0; c < n_chunks; c++, codes += OZ_PITCH, dst += 64 * steps) {                                        \
+            for (int v = 0; v < OZ_VECTORS; v++) {                                                                            \
+                _mm_prefetch((const char *)codes + 64 * v + AHEAD, _MM_HINT_T0);                                              \
+                for (int j = 0; j < steps; j++) _mm512_store_si512(dst + 64 * (j + PIECE * v), expand(OZ_FORM_##form, OZ_WKIND_##kind, codes + 64 * v, j, book)); \
+            }                                                                                                                 \
         }                                                                                                                     \
     }
 OWNS(F32, F32) CODED_ALL(F32, F32) OWNS(BF16, BF16) CODED_ALL(BF16, BF16) OWNS(Q8, I8)
@@ -212,20 +196,18 @@ OTHERS(F32, F16) OTHERS(F32, BF16) OTHERS(F32, I8) OTHERS(F32, L4) OTHERS(F32, F
 
 typedef struct kind_fns {
     void (*expand)(uint8_t *dst, const uint8_t *codes, int64_t n_chunks, __m512i book); /* NULL: the form's own kind */
-    sum_fn *sum[2][TOKENS];                                                             /* [one panel, three][n_tok - 1] */
+    sum_fn *sum[TOKENS];                                                                /* [n_tok - 1] */
 } kind_fns;
 
-#define FOUR(name, np) name##_1_##np, name##_2_##np, name##_3_##np, name##_4_##np
-#define EIGHT(name, np) FOUR(name, np), name##_5_##np, name##_6_##np, name##_7_##np, name##_8_##np
-#define OWN_FNS(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {NULL, {{EIGHT(own_##form, 1)}, {EIGHT(own_##form, 3)}}}
-#define CODED_FNS(form, kind) {{FOUR(coded_##form##_##kind, 1)}, {FOUR(coded_##form##_##kind, 3)}}
-#define OTHER_FNS(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {expand_##form##_##kind, CODED_FNS(form, kind)}
+#define SIX(name) name##_1, name##_2, name##_3, name##_4, name##_5, name##_6
+#define OWN_FNS(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {NULL, {SIX(own_##form), own_##form##_7, own_##form##_8, own_##form##_9, own_##form##_10, own_##form##_11, own_##form##_12}}
+#define OTHER_FNS(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {expand_##form##_##kind, {SIX(coded_##form##_##kind)}}
 static const kind_fns fns[OZ_FORM_COUNT][OZ_WKIND_COUNT] = {
     OWN_FNS(F32, F32), OWN_FNS(BF16, BF16), OWN_FNS(Q8, I8), OTHER_FNS(F32, F16), OTHER_FNS(F32, BF16), OTHER_FNS(F32, I8), OTHER_FNS(F32, L4),
     OTHER_FNS(F32, F8), OTHER_FNS(BF16, I8), OTHER_FNS(BF16, L4), OTHER_FNS(BF16, F8),
 };
 /* Coded kinds after expanding. */
-static const kind_fns expanded_fns[OZ_FORM_COUNT] = {[OZ_FORM_F32] = {NULL, CODED_FNS(F32, F32)}, [OZ_FORM_BF16] = {NULL, CODED_FNS(BF16, BF16)}};
+static const kind_fns expanded_fns[OZ_FORM_COUNT] = {[OZ_FORM_F32] = {NULL, {SIX(coded_F32_F32)}}, [OZ_FORM_BF16] = {NULL, {SIX(coded_BF16_BF16)}}};
 
 /* ---- a block of tokens times some panels ---- */
 
@@ -234,7 +216,7 @@ typedef struct block {
     const oz_tiling *tiling;
     oz_form form;                 /* of the loop: F8 activations are floats */
     const kind_fns *fns;
-    int64_t elem, unit_bytes;     /* of an activation, of a unit of a panel */
+    int64_t elem, unit_bytes;     /* of an activation, of a unit of a stream of codes */
     bool grouped;
     __m512i book;
     int64_t tok0, n_tok, tile, n_tiles;
@@ -242,7 +224,7 @@ typedef struct block {
     int64_t full_units;           /* those whose columns x has all of */
     const uint8_t *expanded;      /* or NULL: of the piece at hand, n_panel of PIECE steps */
     int64_t piece0;               /* its first unit */
-    __m512i sums[MAX_BLOCK * MAX_PANELS];
+    __m512i sums[MAX_BLOCK * MAX_PANELS * OZ_VECTORS];
     uint8_t tail[MAX_BLOCK][4 * UNIT]; /* activations of the last, partial unit, padded with zeros */
     int32_t x_sum[MAX_BLOCK];         /* Q8: the sum of a token's activations */
 } block;
@@ -259,24 +241,24 @@ static const uint8_t *x_row(const block *b, int64_t tok) {
 
 /* sums of tile i go on over units [u0, u1) of K. */
 static void sum_units(const block *b, __m512i *sums, int64_t i, int64_t u0, int64_t u1) {
-    static const float ones[PANEL] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static const float ones[OZ_PANEL] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const oz_cpu_packed *w = b->t->w;
     const int64_t tok = tile_start(b, i), n_tok = tile_start(b, i + 1) - tok, full = u1 < b->full_units ? u1 : b->full_units;
-    sum_fn *sum = b->tiling->sum ? b->tiling->sum : (b->expanded ? &expanded_fns[b->form] : b->fns)->sum[b->n_panel > 1][n_tok - 1];
+    sum_fn *sum = b->tiling->sum ? b->tiling->sum : (b->expanded ? &expanded_fns[b->form] : b->fns)->sum[n_tok - 1];
     run r = {.ld = b->t->x.ld * b->elem, .x = x_row(b, tok) + u0 * UNIT * b->elem, .n_units = full - u0, .n_tok = (int)n_tok, .n_panel = b->n_panel, .book = b->book};
     r.cold = !b->expanded && i == 0;
-    const int64_t unit_bytes = b->expanded ? 4 * PANEL * UNIT / step_cols(b->form) : b->unit_bytes;
+    const int64_t unit_bytes = b->expanded ? 64 * UNIT / step_cols(b->form) : b->unit_bytes;
     r.codes = b->expanded ? b->expanded + unit_bytes * (u0 - b->piece0) : w->codes + (size_t)b->first * w->panel_bytes + unit_bytes * u0;
-    r.stride = b->expanded ? 64 * PIECE : w->panel_bytes;
+    r.stride = b->expanded ? OZ_PITCH * PIECE : w->panel_bytes, r.apart = b->expanded ? 64 * PIECE : w->panel_bytes / OZ_VECTORS;
     const int64_t units_group = w->n_groups > 1 ? w->group_size / UNIT : INT64_MAX;
-    r.scales = b->grouped ? w->scales + (b->first * w->n_groups + u0 / units_group) * PANEL : ones;
-    r.scale_stride = b->grouped ? (size_t)(w->n_groups * PANEL) : 0;
+    r.scales = b->grouped ? w->scales + (b->first * w->n_groups + u0 / units_group) * OZ_PANEL : ones;
+    r.scale_stride = b->grouped ? (size_t)(w->n_groups * OZ_PANEL) : 0;
     r.units_group = units_group, r.units_left = units_group - u0 % units_group;
     if (full > u0) sum(sums, &r);
     if (u1 == full) return;
     const int64_t done = full > u0 ? full - u0 : 0;
     r.codes += unit_bytes * done;
-    if (b->grouped) r.scales += (full / units_group - u0 / units_group) * PANEL, r.units_left = 1;
+    if (b->grouped) r.scales += (full / units_group - u0 / units_group) * OZ_PANEL, r.units_left = 1;
     r.x = b->tail[tok], r.ld = sizeof b->tail[0], r.n_units = 1;
     sum(sums, &r);
 }
@@ -304,9 +286,10 @@ static void add_offsets(const block *b, __m512i *sums, int64_t i) {
         const int64_t k0 = g * w->group_size, k1 = k0 + w->group_size < cols ? k0 + w->group_size : cols;
         for (int64_t t = 0; t < n_tok; t++) {
             const __m512 x = _mm512_set1_ps(sum_x(b, tok + t, k0, k1) / unit_of(w));
-            for (int p = 0; p < b->n_panel; p++) {
-                __m512i *s = &sums[p * n_tok + t];
-                *s = _mm512_castps_si512(_mm512_fmadd_ps(x, _mm512_loadu_ps(w->offsets + ((b->first + p) * w->n_groups + g) * PANEL), _mm512_castsi512_ps(*s)));
+            for (int v = 0; v < OZ_VECTORS * b->n_panel; v++) {
+                const float *offsets = w->offsets + ((b->first + v / OZ_VECTORS) * w->n_groups + g) * OZ_PANEL + v % OZ_VECTORS * OZ_VECTOR;
+                __m512i *s = &sums[v * n_tok + t];
+                *s = _mm512_castps_si512(_mm512_fmadd_ps(x, _mm512_loadu_ps(offsets), _mm512_castsi512_ps(*s)));
             }
         }
     }
@@ -318,16 +301,16 @@ static void store_tile(const block *b, const __m512i *sums, int64_t i) {
     const oz_cpu_packed *w = t->w;
     const int64_t tok = tile_start(b, i), n_tok = tile_start(b, i + 1) - tok;
     const bool scaled = w->scales && oz_scale_is_last(w), x_scaled = t->x.form == OZ_FORM_Q8 || t->x.form == OZ_FORM_F8;
-    for (int p = 0; p < b->n_panel; p++) {
-        const int64_t r = (b->first + p) * PANEL, n = w->head.rows - r;
-        const __mmask16 m = n < PANEL ? (__mmask16)((1u << n) - 1) : 0xffff;
+    for (int p = 0; p < OZ_VECTORS * b->n_panel; p++) {
+        const int64_t r = b->first * OZ_PANEL + p * OZ_VECTOR, n = w->head.rows - r;
+        const __mmask16 m = n <= 0 ? 0 : n < OZ_VECTOR ? (__mmask16)((1u << n) - 1) : 0xffff;
         const __m512 scale = scaled ? _mm512_loadu_ps(w->scales + r) : _mm512_set1_ps(1.0f), none = _mm512_set1_ps(-0.0f);
         const __m512 bias = t->bias ? _mm512_mask_loadu_ps(none, m, t->bias + r) : none; /* -0 adds nothing, to a negative zero either */
         for (int64_t j = 0; j < n_tok; j++) {
             __m512 v = _mm512_castsi512_ps(sums[p * n_tok + j]);
             if (b->form == OZ_FORM_Q8) v = _mm512_cvtepi32_ps(sums[p * n_tok + j]);
             else v = _mm512_mul_ps(v, _mm512_set1_ps(unit_of(w)));
-            if (w->kind == OZ_WKIND_F8) v = _mm512_add_ps(v, _mm512_loadu_ps(oz_nan_rows(w, b->first + p)));
+            if (w->kind == OZ_WKIND_F8) v = _mm512_add_ps(v, _mm512_loadu_ps(oz_nan_rows(w, b->first + p / OZ_VECTORS) + p % OZ_VECTORS * OZ_VECTOR));
             v = _mm512_mul_ps(v, _mm512_mul_ps(scale, _mm512_set1_ps(x_scaled ? t->x.scales[b->tok0 + tok + j] : 1.0f)));
             _mm512_mask_storeu_ps(t->y + (b->tok0 + tok + j) * t->ld_y + r, m, _mm512_add_ps(v, bias));
         }
@@ -337,23 +320,25 @@ static void store_tile(const block *b, const __m512i *sums, int64_t i) {
 /* The panels at hand, all pieces of K and all tiles. */
 static void multiply_panels(block *b, uint8_t *room) {
     const oz_cpu_packed *w = b->t->w;
-    const int64_t n_units = (w->head.cols + UNIT - 1) / UNIT, piece = PIECE * step_cols(b->form) / UNIT;
-    for (int64_t i = 0; i < b->n_tiles; i++) { /* sums [tiles][n_panel, tokens of the tile] */
+    const bool expands = b->fns->expand && !b->tiling->raw && (b->n_tok > CODED_TOKENS || b->tiling->sum);
+    const int64_t n_units = (w->head.cols + UNIT - 1) / UNIT, piece = expands || b->n_tiles > 1 ? PIECE * step_cols(b->form) / UNIT : n_units; /* one tile streams */
+    const int64_t n_vec = OZ_VECTORS * b->n_panel;
+    for (int64_t i = 0; i < b->n_tiles; i++) { /* sums [tiles][vectors, tokens of the tile] */
         const int64_t tok = tile_start(b, i), n_tok = tile_start(b, i + 1) - tok;
-        for (int64_t j = 0; j < b->n_panel * n_tok; j++) b->sums[tok * b->n_panel + j] = _mm512_set1_epi32(b->form == OZ_FORM_Q8 ? -128 * b->x_sum[tok + j % n_tok] : 0);
+        for (int64_t j = 0; j < n_vec * n_tok; j++) b->sums[tok * n_vec + j] = _mm512_set1_epi32(b->form == OZ_FORM_Q8 ? -128 * b->x_sum[tok + j % n_tok] : 0);
     }
     for (int64_t u0 = 0; u0 < n_units; u0 += piece) {
         const int64_t u1 = u0 + piece < n_units ? u0 + piece : n_units;
         b->expanded = NULL;
-        if (b->fns->expand && (b->n_tok > RAW_TOKENS || b->tiling->sum)) {
+        if (expands) {
             for (int p = 0; p < b->n_panel; p++)
-                b->fns->expand(room + (size_t)p * PIECE * 64, w->codes + (size_t)(b->first + p) * w->panel_bytes + u0 * b->unit_bytes, (u1 - u0) * b->unit_bytes / 64, b->book);
+                b->fns->expand(room + (size_t)p * PIECE * OZ_PITCH, w->codes + (size_t)(b->first + p) * w->panel_bytes + u0 * b->unit_bytes, (u1 - u0) * b->unit_bytes / OZ_PITCH, b->book);
             b->expanded = room, b->piece0 = u0;
         }
-        for (int64_t i = 0; i < b->n_tiles; i++) sum_units(b, b->sums + tile_start(b, i) * b->n_panel, i, u0, u1);
+        for (int64_t i = 0; i < b->n_tiles; i++) sum_units(b, b->sums + tile_start(b, i) * n_vec, i, u0, u1);
     }
     for (int64_t i = 0; i < b->n_tiles; i++) {
-        __m512i *sums = b->sums + tile_start(b, i) * b->n_panel;
+        __m512i *sums = b->sums + tile_start(b, i) * n_vec;
         if (w->offsets) add_offsets(b, sums, i);
         store_tile(b, sums, i);
     }
@@ -379,8 +364,8 @@ static void block_begin(block *b) {
 
 /* What codes of 4 bits stand for, as the form looks it up. */
 static __m512i book_of(const oz_cpu_packed *w, oz_form form) {
-    _Alignas(64) float values[PANEL];
-    for (int i = 0; i < PANEL; i++) values[i] = w->kind == OZ_WKIND_I4 ? (float)((i ^ 8) - 8) : w->codebook ? w->codebook[i] : (float)i;
+    _Alignas(64) float values[16];
+    for (int i = 0; i < 16; i++) values[i] = w->kind == OZ_WKIND_I4 ? (float)((i ^ 8) - 8) : w->codebook ? w->codebook[i] : (float)i;
     const __m512i v = _mm512_load_si512(values);
     if (form == OZ_FORM_F32) return v;
     const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)); /* exact */
@@ -388,12 +373,12 @@ static __m512i book_of(const oz_cpu_packed *w, oz_form form) {
 }
 
 void oz_gemm__avx512(const oz_gemm_task *t, oz_form form, const oz_tiling *tiling, int64_t panel0, int64_t panel1) {
-    _Alignas(64) uint8_t room[MAX_PANELS * PIECE * 64];
+    _Alignas(64) uint8_t room[MAX_PANELS * PIECE * OZ_PITCH];
     const oz_cpu_packed *w = t->w;
     const bool is_4bit = w->kind == OZ_WKIND_I4 || w->kind == OZ_WKIND_U4 || w->kind == OZ_WKIND_L4;
     block b; /* large, and most of it is not touched for few tokens */
     b.t = t, b.tiling = tiling, b.form = form, b.fns = &fns[form][is_4bit ? OZ_WKIND_L4 : w->kind];
-    b.elem = 4 / step_cols(form), b.unit_bytes = 64 * UNIT / chunk_cols(is_4bit ? OZ_WKIND_L4 : w->kind), b.full_units = w->head.cols / UNIT;
+    b.elem = 4 / step_cols(form), b.unit_bytes = (b.fns->expand ? OZ_PITCH : 64) * UNIT / oz_chunk_cols(is_4bit ? OZ_WKIND_L4 : w->kind), b.full_units = w->head.cols / UNIT;
     b.grouped = w->scales && !oz_scale_is_last(w);
     b.book = is_4bit ? book_of(w, form) : _mm512_setzero_si512();
     b.tile = b.fns->expand && !tiling->sum ? CODED_TOKENS : tiling->tokens;
@@ -403,14 +388,14 @@ void oz_gemm__avx512(const oz_gemm_task *t, oz_form form, const oz_tiling *tilin
         block_begin(&b);
         for (b.first = panel0; b.first < panel1; b.first += b.n_panel) {
             const int64_t left = panel1 - b.first;
-            b.n_panel = tiling->sum ? (int)(left < tiling->panels ? left : tiling->panels) : b.n_tok > 1 && left >= PANELS ? PANELS : 1;
+            b.n_panel = (int)(left < tiling->panels ? left : tiling->panels);
             multiply_panels(&b, room);
         }
     }
 }
 
 /* Activations of 96 tokens stay in L2 while panels pass. */
-static const oz_tiling vectors = {.tokens = TOKENS, .panels = PANELS, .block = 96};
+static const oz_tiling vectors = {.tokens = TOKENS, .panels = 1, .block = 96};
 void oz_gemm_f32__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { oz_gemm__avx512(t, OZ_FORM_F32, &vectors, panel0, panel1); }
 void oz_gemm_bf16__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { oz_gemm__avx512(t, OZ_FORM_BF16, &vectors, panel0, panel1); }
 void oz_gemm_q8__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { oz_gemm__avx512(t, OZ_FORM_Q8, &vectors, panel0, panel1); }

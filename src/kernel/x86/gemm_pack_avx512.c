@@ -8,6 +8,7 @@ static size_t panel_bytes(int bits, int64_t cols) {
 static size_t panel_bytes_f32(int64_t cols) { return panel_bytes(32, cols); }
 static size_t panel_bytes_f16(int64_t cols) { return panel_bytes(16, cols); }
 static size_t panel_bytes_bf16(int64_t cols) { return panel_bytes(16, cols); }
+static size_t panel_bytes_bf16_own(int64_t cols) { return panel_bytes(16, cols); }
 static size_t panel_bytes_i8(int64_t cols) { return panel_bytes(8, cols); }
 static size_t panel_bytes_u8(int64_t cols) { return panel_bytes(8, cols); }
 static size_t panel_bytes_i4(int64_t cols) { return panel_bytes(4, cols); }
@@ -15,26 +16,36 @@ static size_t panel_bytes_f8(int64_t cols) { return panel_bytes(8, cols) + OZ_PA
 
 /* Codes plus 128, unsigned: a padded column is no zero then, but meets zeros of x. */
 #define OF_U8(c) (float)((int)(c) - 128)
-OZ_ARRAY_KIND(f32, float, OZ_AT_PLAIN, OZ_TO_SAME, OZ_TO_SAME)
-OZ_ARRAY_KIND(f16, uint16_t, OZ_AT_PLAIN, OZ_TO_F16, _cvtsh_ss)
+/* Of a form's own kind: all of a vector before the next. */
+#define AT_APART(at, k, i) ((size_t)((i) / OZ_VECTOR) * OZ_VECTOR * (size_t)((cols + OZ_UNIT_AVX512 - 1) / OZ_UNIT_AVX512 * OZ_UNIT_AVX512) + at(k, (i) % OZ_VECTOR))
+#define AT_PLAIN(k, i) ((k) * OZ_VECTOR + (i))
+#define AT_PAIRS(k, i) ((k) / 2 * 2 * OZ_VECTOR + (i) * 2 + (k) % 2)
+#define AT_QUADS(k, i) ((k) / 4 * 4 * OZ_VECTOR + (i) * 4 + (k) % 4)
+#define AT_PLAIN_APART(k, i) AT_APART(AT_PLAIN, k, i)
+#define AT_PAIRS_APART(k, i) AT_APART(AT_PAIRS, k, i)
+#define AT_QUADS_APART(k, i) AT_APART(AT_QUADS, k, i)
+#define AT_HALVES(k, i) ((k) / 2 * 2 * OZ_PANEL + (i) / OZ_VECTOR * 2 * OZ_VECTOR + (k) % 2 * OZ_VECTOR + (i) % OZ_VECTOR) /* a vector's two columns, one after the other */
+OZ_ARRAY_KIND(f32, float, AT_PLAIN_APART, OZ_TO_SAME, OZ_TO_SAME)
+OZ_ARRAY_KIND(f16, uint16_t, AT_HALVES, OZ_TO_F16, _cvtsh_ss)
 OZ_ARRAY_KIND(bf16, uint16_t, OZ_AT_PAIRS, OZ_TO_BF16, OZ_OF_BF16)
+OZ_ARRAY_KIND(bf16_own, uint16_t, AT_PAIRS_APART, OZ_TO_BF16, OZ_OF_BF16)
 OZ_ARRAY_READ(i8, int8_t, OZ_AT_QUADS, (float))
-OZ_ARRAY_READ(u8, uint8_t, OZ_AT_QUADS, OF_U8)
+OZ_ARRAY_READ(u8, uint8_t, AT_QUADS_APART, OF_U8)
 
 /* Loading waits for this one: 16 columns of a row are four words of the panel. Columns that are none stay zero. */
-static inline void pack_quads(uint8_t *dst, const float *codes, int64_t cols, int add) {
+static inline void pack_quads(uint8_t *dst, const float *codes, int64_t cols, int add, bool apart) {
     for (int i = 0; i < OZ_PANEL; i++) {
         for (int64_t k = 0; k < cols; k += 16) {
             const __mmask16 some = cols - k < 16 ? (__mmask16)((1 << (cols - k)) - 1) : 0xffff;
             const __m512i v = _mm512_cvttps_epi32(_mm512_maskz_loadu_ps(some, codes + i * cols + k));
             uint32_t words[4];
             _mm_storeu_si128((__m128i *)words, _mm512_cvtepi32_epi8(_mm512_maskz_add_epi32(some, v, _mm512_set1_epi32(add))));
-            for (int q = 0; q < 4; q++) memcpy(dst + OZ_AT_QUADS(k + 4 * q, i), &words[q], sizeof *words);
+            for (int q = 0; q < 4; q++) memcpy(dst + (apart ? AT_QUADS_APART(k + 4 * q, i) : (size_t)OZ_AT_QUADS(k + 4 * q, i)), &words[q], sizeof *words);
         }
     }
 }
-static void pack_i8(uint8_t *dst, const float *codes, int64_t cols) { pack_quads(dst, codes, cols, 0); }
-static void pack_u8(uint8_t *dst, const float *codes, int64_t cols) { pack_quads(dst, codes, cols, 128); }
+static void pack_i8(uint8_t *dst, const float *codes, int64_t cols) { pack_quads(dst, codes, cols, 0, false); }
+static void pack_u8(uint8_t *dst, const float *codes, int64_t cols) { pack_quads(dst, codes, cols, 128, true); }
 
 /* ---- 4 bits: of a chunk of 8 columns, 16-bit word 2i + k % 2 holds columns k, k + 2, k + 4, k + 6 of row i, low nibble first ---- */
 
@@ -61,7 +72,7 @@ static void read_u4(float *dst, const uint8_t *panel, int lane, int64_t cols) {
 
 OZ_F8_KIND(OZ_AT_QUADS)
 
-OZ_GET_ROW(f32) OZ_GET_ROW(f16) OZ_GET_ROW(bf16) OZ_GET_ROW(i8) OZ_GET_ROW(u8) OZ_GET_ROW(i4) OZ_GET_ROW(f8) OZ_GET_ROW(u4) OZ_GET_ROW_L4
+OZ_GET_ROW(f32) OZ_GET_ROW(f16) OZ_GET_ROW(bf16) OZ_GET_ROW(bf16_own) OZ_GET_ROW(i8) OZ_GET_ROW(u8) OZ_GET_ROW(i4) OZ_GET_ROW(f8) OZ_GET_ROW(u4) OZ_GET_ROW_L4
 
 typedef struct gemm_entry { oz_wkind kind; oz_form form; oz_gemm_row row; } gemm_entry;
 
@@ -71,7 +82,7 @@ static const gemm_entry entries[] = {
     {OZ_WKIND_F32, OZ_FORM_F32, ROW("gemm_f32_f32__avx512", f32, oz_gemm_f32__avx512)},
     {OZ_WKIND_F16, OZ_FORM_F32, ROW("gemm_f16_f32__avx512", f16, oz_gemm_f32__avx512)},
     {OZ_WKIND_BF16, OZ_FORM_F32, ROW("gemm_bf16_f32__avx512", bf16, oz_gemm_f32__avx512)},
-    {OZ_WKIND_BF16, OZ_FORM_BF16, ROW("gemm_bf16_bf16__avx512", bf16, oz_gemm_bf16__avx512)},
+    {OZ_WKIND_BF16, OZ_FORM_BF16, ROW("gemm_bf16_bf16__avx512", bf16_own, oz_gemm_bf16__avx512)},
     {OZ_WKIND_I8, OZ_FORM_F32, ROW("gemm_i8_f32__avx512", i8, oz_gemm_f32__avx512)},
     {OZ_WKIND_I8, OZ_FORM_BF16, ROW("gemm_i8_bf16__avx512", i8, oz_gemm_bf16__avx512)},
     {OZ_WKIND_I8, OZ_FORM_Q8, ROW("gemm_i8_q8__avx512", u8, oz_gemm_q8__avx512)},

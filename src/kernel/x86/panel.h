@@ -1,13 +1,11 @@
-/* Panels of 16 rows, as the AVX2 and AVX-512 products have them: what both need to pack codes and to read a row back. For a kind whose codes
- * are elements of an array, OZ_ARRAY_KIND makes both from the place of (step k, row i) in a panel; codes are exact in their kind. */
+/* Panels as the AVX2 and AVX-512 products have them (of OZ_PANEL rows, a level's own number): what both need to pack codes and to read a row back.
+ * For a kind whose codes are elements of an array, OZ_ARRAY_KIND makes both from the place of (step k, row i) in a panel; codes are exact in their kind. */
 #ifndef OZ_KERNEL_PANEL_H
 #define OZ_KERNEL_PANEL_H
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 #include "kernel/cpu.h"
-
-enum { OZ_PANEL = 16 };
 
 static inline uint32_t oz_f32_bits(float f) {
     uint32_t u;
