@@ -48,6 +48,7 @@ typedef struct cursor {
     size_t n, at;
     const char *where;
     oz_status st; /* the first failure; every read after it gives zeros */
+    const oz_findings *f;
     oz_err *err;
 } cursor;
 
@@ -170,11 +171,14 @@ static void take_kv(cursor *c, oz_gguf *g) {
 }
 
 /* ---- tensor infos ---- */
+/* Blocks need a codec. */
+static bool is_read(oz_dtype d) { return oz_dtype_get(d)->block_elems == 1 || oz_codec_plain(&(oz_codec){0}, d); }
+
 static void unread_type(cursor *c, oz_slice name, uint32_t type) {
     oz_buf known = {0};
     for (int d = 0; d < OZ_DTYPE_COUNT; d++) {
         const oz_dtype_info *info = oz_dtype_get((oz_dtype)d);
-        if (info->gguf_type >= 0) oz_buf_printf(&known, "%s%s", known.len ? ", " : "", info->name);
+        if (info->gguf_type >= 0 && is_read((oz_dtype)d)) oz_buf_printf(&known, "%s%s", known.len ? ", " : "", info->name);
     }
     const char *found = type < sizeof ggml_types / sizeof *ggml_types ? ggml_types[type] : NULL;
     CURSOR_FAIL(c, found ? OZ_E_UNSUPPORTED : OZ_E_FORMAT, "%s: %.*s: type must be one of %s, found %s (%" PRIu32 ")", c->where,
@@ -212,11 +216,10 @@ static void take_info(cursor *c, oz_gguf *g, oz_map *names, uint64_t *offset) {
     uint32_t type = take_u32(c, "the type of a tensor");
     *offset = take_u64(c, "the offset of a tensor");
     if (c->st != OZ_OK) return;
-    if (!oz_dtype_from_gguf(&t.dtype, type)) {
-        unread_type(c, t.name, type);
-        return;
-    }
-    size_info(c, &t);
+    const bool sized = oz_dtype_from_gguf(&t.dtype, type);
+    if (!sized || !is_read(t.dtype)) unread_type(c, t.name, type);
+    if (sized) c->st = oz_found(c->f, c->st, c->err);
+    if (c->st == OZ_OK) size_info(c, &t);
     if (c->st != OZ_OK) return;
     if (!oz_map_add(names, t.name.p, t.name.n, (int64_t)g->n_infos)) {
         CURSOR_FAIL(c, OZ_E_FORMAT, "%s: tensor %.*s is there twice", c->where, (int)t.name.n, t.name.p);
@@ -288,15 +291,19 @@ static void take_header(cursor *c, uint64_t *n_infos, uint64_t *n_kvs) {
     check_count(c, *n_kvs, MIN_KV_BYTES, "keys");
 }
 
-oz_status oz_gguf_parse(oz_gguf *g, const void *data, size_t n_bytes, const char *where, bool with_infos, oz_err *err) {
+oz_status oz_gguf_parse(oz_gguf *g, const void *data, size_t n_bytes, const char *where, bool with_infos, const oz_findings *f, oz_err *err) {
     *g = (oz_gguf){.where = where};
-    cursor c = {.data = data, .n = n_bytes, .where = where, .err = err};
+    cursor c = {.data = data, .n = n_bytes, .where = where, .f = f, .err = err};
     uint64_t n_infos = 0, n_kvs = 0;
     take_header(&c, &n_infos, &n_kvs);
     g->keys = oz_map_new(c.st == OZ_OK ? (size_t)n_kvs : 0);
     for (uint64_t i = 0; i < n_kvs && c.st == OZ_OK; i++) take_kv(&c, g);
     oz_status st = c.st;
-    if (st == OZ_OK && with_infos) st = take_infos(&c, g, n_infos, err);
+    if (st == OZ_OK && with_infos) {
+        st = take_infos(&c, g, n_infos, err);
+        if (st != OZ_OK) g->n_infos = 0;
+        st = oz_found(f, st, err);
+    }
     if (st != OZ_OK) oz_gguf_deinit(g);
     return st;
 }

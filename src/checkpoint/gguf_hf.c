@@ -150,18 +150,53 @@ static oz_status add_tensor(oz_gguf_model *m, const oz_gguf_info *t, const char 
     return oz_ckpt_add(m->c, &out, err);
 }
 
+static const char *file_name_of(const oz_ckpt *c) {
+    const char *slash = strrchr(c->path, '/'), *base = slash ? slash + 1 : c->path;
+    return oz_arena_strndup(c->arena, base, strlen(base));
+}
+
+static oz_status add_as_stored(const oz_gguf_model *m, const oz_gguf_info *t, const char *file_name, oz_err *err) {
+    oz_tensor out = {.name = oz_arena_strndup(m->c->arena, t->name.p, t->name.n), .file_name = file_name, .dtype = t->dtype, .n_dims = t->n_dims, .data = t->data, .n_bytes = t->n_bytes};
+    for (int i = 0; i < t->n_dims; i++) out.dims[i] = t->dims[t->n_dims - 1 - i];
+    return oz_ckpt_add(m->c, &out, err);
+}
+
+/* What can be said of a model that is not read as one: its architecture by GGUF's name, what most have by Hugging Face's, its tensors as they are. */
+static oz_status load_as_stored(oz_gguf_model *m, oz_err *err) {
+    static const char *const numbers[][2] = {{"embedding_length", "hidden_size"}, {"feed_forward_length", "intermediate_size"}, {"block_count", "num_hidden_layers"},
+                                             {"attention.head_count", "num_attention_heads"}, {"attention.head_count_kv", "num_key_value_heads"}, {"attention.key_length", "head_dim"},
+                                             {"context_length", "max_position_embeddings"}, {"vocab_size", "vocab_size"}, {"expert_used_count", "num_experts_per_tok"}};
+    oz_slice arch = {0};
+    if (oz_gguf_str(&arch, m->g, "general.architecture", NULL) != OZ_OK || !arch.p) arch = oz_slice_view("gguf");
+    json_object_set_new(m->c->config, "model_type", json_stringn(arch.p, arch.n));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        char *key = oz_asprintf("%.*s.%s", (int)arch.n, arch.p, numbers[i][0]);
+        int64_t v = -1;
+        if (oz_gguf_int(&v, m->g, key, 0, INT32_MAX, NULL) == OZ_OK && v >= 0) json_object_set_new(m->c->config, numbers[i][1], json_integer((json_int_t)v));
+        oz_free(key);
+    }
+    if (m->c->n_tensors) return OZ_OK;
+    const char *file_name = file_name_of(m->c);
+    for (size_t i = 0; i < m->g->n_infos; i++) OZ_TRY(oz_found(m->c->f, add_as_stored(m, &m->g->infos[i], file_name, err), err));
+    return OZ_OK;
+}
+
 static oz_status load_tensors(oz_gguf_model *m, oz_err *err) {
-    const char *slash = strrchr(m->c->path, '/'), *base = slash ? slash + 1 : m->c->path;
-    const char *file_name = oz_arena_strndup(m->c->arena, base, strlen(base));
+    const char *file_name = file_name_of(m->c);
     for (size_t i = 0; i < m->g->n_infos; i++) {
         const oz_gguf_info *t = &m->g->infos[i];
         size_t row = 0;
         place at = {0};
         const size_t n_rows = sizeof names / sizeof *names;
         while (row < n_rows && !((names[row].archs & m->arch->bit) && name_match(&at, t->name, names[row].gguf))) row++;
-        OZ_NEED(row < n_rows && at.layer < m->d.n_layers && (at.expert == 0 || at.expert < m->d.n_experts), err, OZ_E_UNSUPPORTED,
-                "%s: %.*s: no such tensor in a %s model of %" PRId64 " layers", m->g->where, (int)t->name.n, t->name.p, m->arch->name, m->d.n_layers);
-        OZ_TRY(add_tensor(m, t, file_name, row, at, err));
+        oz_status st = OZ_OK;
+        if (row == n_rows || at.layer >= m->d.n_layers || (at.expert && at.expert >= m->d.n_experts))
+            st = oz_err_set(err, OZ_E_UNSUPPORTED, __FILE__, __LINE__, "%s: %.*s: no such tensor in a %s model of %" PRId64 " layers", m->g->where, (int)t->name.n, t->name.p, m->arch->name,
+                            m->d.n_layers);
+        if (st == OZ_OK) st = add_tensor(m, t, file_name, row, at, err);
+        if (st == OZ_OK) continue;
+        OZ_TRY(oz_found(m->c->f, st, err));
+        OZ_TRY(oz_found(m->c->f, add_as_stored(m, t, file_name, err), err)); /* its other name may be there */
     }
     return OZ_OK;
 }
@@ -170,13 +205,14 @@ oz_status oz_gguf_load(oz_ckpt *c, const char *path, oz_err *err) {
     size_t map;
     OZ_TRY(oz_ckpt_map(c, &map, path, err));
     oz_gguf g;
-    OZ_TRY(oz_gguf_parse(&g, c->maps[map].data, c->maps[map].n_bytes, path, true, err));
+    OZ_TRY(oz_gguf_parse(&g, c->maps[map].data, c->maps[map].n_bytes, path, true, c->f, err));
     oz_gguf_model m = {.c = c, .g = &g};
     oz_status st = oz_gguf_arch_find(&m, err);
     if (st == OZ_OK) st = oz_gguf_dims_read(&m, err);
     if (st == OZ_OK) st = load_tensors(&m, err);
     c->config = json_object();
     if (st == OZ_OK) st = oz_gguf_config(c->config, &m, err);
+    if (st != OZ_OK && (st = oz_found(c->f, st, err)) == OZ_OK) st = load_as_stored(&m, err);
     oz_gguf_deinit(&g);
     return st;
 }

@@ -236,7 +236,7 @@ oz_status oz_gguf_text_files(oz_text_files *out, const char *path, oz_err *err) 
     oz_mmap map;
     oz_gguf g;
     OZ_TRY(oz_mmap_open(&map, path, err));
-    oz_status st = oz_gguf_parse(&g, map.data, map.n_bytes, path, false, err);
+    oz_status st = oz_gguf_parse(&g, map.data, map.n_bytes, path, false, NULL, err);
     if (st == OZ_OK) {
         source s = {.g = &g};
         st = fill(out, &s, err);

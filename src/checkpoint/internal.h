@@ -74,8 +74,9 @@ typedef struct oz_gguf {
     oz_map *keys; /* index in kvs */
 } oz_gguf;
 
-/* data and where must outlive g. with_infos false: the metadata alone. On failure g needs no deinit. */
-oz_status oz_gguf_parse(oz_gguf *g, const void *data, size_t n_bytes, const char *where, bool with_infos, oz_err *err);
+/* data and where must outlive g. with_infos false: the metadata alone. On failure g needs no deinit.
+ * With findings it has all tensors whose size is known, or where one is not, none. */
+oz_status oz_gguf_parse(oz_gguf *g, const void *data, size_t n_bytes, const char *where, bool with_infos, const oz_findings *f, oz_err *err);
 void oz_gguf_deinit(oz_gguf *g);
 /* NULL: not there. */
 const oz_gguf_kv *oz_gguf_find(const oz_gguf *g, const char *key);

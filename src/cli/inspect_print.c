@@ -59,14 +59,17 @@ static void architecture_print(const json_t *doc) {
     printf("  %s parameters", grouped(int_of(doc, "n_parameters")).text);
     if (int_of(doc, "n_modules_of_unknown_parameters")) printf(" and those of %lld modules whose form is not known", int_of(doc, "n_modules_of_unknown_parameters"));
     if (int_of(doc, "n_parameters_active")) printf(", %s active", grouped(int_of(doc, "n_parameters_active")).text);
-    printf("; %lld tensors, %s bytes in %zu file%s\n", int_of(doc, "n_tensors"), grouped(int_of(doc, "bytes")).text, n_files, n_files == 1 ? "" : "s");
+    printf("; %lld tensor%s, %s bytes in %zu file%s\n", int_of(doc, "n_tensors"), int_of(doc, "n_tensors") == 1 ? "" : "s", grouped(int_of(doc, "bytes")).text, n_files, n_files == 1 ? "" : "s");
 }
 
 static void row_print(int wide, const char *role, const char *modules, const json_t *r, const char *scheme, const char *stored) {
     const long long n = int_of(r, "parameters"), bytes = int_of(r, "bytes");
     char bits[16] = "";
     if (n && bytes && !json_object_get(r, "parameters_unknown")) snprintf(bits, sizeof bits, "%.2f", 8.0 * (double)bytes / (double)n);
-    printf("%-*s %8s %18s %18s %6s%s%-*s%s\n", wide, role, modules, grouped(n).text, grouped(bytes).text, bits, *scheme ? "  " : "", *stored ? 13 : 0, scheme, stored);
+    char *line = oz_asprintf("%-*s %8s %18s %18s %6s  %-12s %s", wide, role, modules, grouped(n).text, grouped(bytes).text, bits, scheme, stored);
+    for (size_t k = strlen(line); k > 0 && line[k - 1] == ' '; k--) line[k - 1] = 0;
+    puts(line);
+    oz_free(line);
 }
 
 static void classes_print(const json_t *doc) {
@@ -150,7 +153,7 @@ static void memory_print(const json_t *m) {
 void oz_cli_inspect_print(const json_t *doc) {
     const json_t *run = json_object_get(doc, "run");
     architecture_print(doc);
-    classes_print(doc);
+    if (int_of(doc, "n_tensors")) classes_print(doc);
     quantization_print(json_object_get(doc, "quantization"));
     memory_print(json_object_get(doc, "memory"));
     if (str_of(run, "error")) printf("\nrun refuses it: %s\n", str_of(run, "error"));

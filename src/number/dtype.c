@@ -32,6 +32,16 @@ static const oz_dtype_info DTYPES[OZ_DTYPE_COUNT] = {
     [OZ_DTYPE_IQ4_NL] = {"IQ4_NL", NULL, false, 20, 32, 18},
     [OZ_DTYPE_IQ4_XS] = {"IQ4_XS", NULL, false, 23, 256, 136},
     [OZ_DTYPE_MXFP4] = {"MXFP4", NULL, false, 39, 32, 17},
+    [OZ_DTYPE_IQ2_XXS] = {"IQ2_XXS", NULL, false, 16, 256, 66},
+    [OZ_DTYPE_IQ2_XS] = {"IQ2_XS", NULL, false, 17, 256, 74},
+    [OZ_DTYPE_IQ3_XXS] = {"IQ3_XXS", NULL, false, 18, 256, 98},
+    [OZ_DTYPE_IQ1_S] = {"IQ1_S", NULL, false, 19, 256, 50},
+    [OZ_DTYPE_IQ3_S] = {"IQ3_S", NULL, false, 21, 256, 110},
+    [OZ_DTYPE_IQ2_S] = {"IQ2_S", NULL, false, 22, 256, 82},
+    [OZ_DTYPE_IQ1_M] = {"IQ1_M", NULL, false, 29, 256, 56},
+    [OZ_DTYPE_TQ1_0] = {"TQ1_0", NULL, false, 34, 256, 54},
+    [OZ_DTYPE_TQ2_0] = {"TQ2_0", NULL, false, 35, 256, 66},
+    [OZ_DTYPE_NVFP4] = {"NVFP4", NULL, false, 40, 64, 36},
 };
 
 const oz_dtype_info *oz_dtype_get(oz_dtype d) { return &DTYPES[d]; }

@@ -161,6 +161,15 @@ for cut in 200 4000 5000; do
     head -c $cut $C/01-valid-w4a16/model.safetensors >"$T/bad/model.safetensors"
     alike "weights cut at $cut" "$T/bad"
 done
+for f in $G/bad/[!t]*.gguf $G/bad/tensor*.gguf; do # text-*: run reads the vocabulary first
+    $OUNCE run "$f" --ids "$T/ids" -n 1 --device cpu -q >"$T/out" 2>"$T/err"
+    $OUNCE inspect "$f" -q >"$T/out" 2>"$T/err2"
+    status=$?
+    [ $status = 1 ] || sed -n 's/^run refuses it: /error: /p' "$T/out" >"$T/err2" # where not even the metadata can be read it is an error here, too
+    same "$(basename "$f")" "$(cat "$T/err")" "$(cat "$T/err2")"
+done
+same 'GGUF: a type that is not run' '1 128 264 16.50 dense iq2_xxs' "$($OUNCE inspect $G/bad/dtype-unread.gguf 2>"$T/err" | awk '$1 == "embed" { print $2, $3, $4, $5, $6, $7 }')"
+same 'GGUF: an architecture that is not known' "$G/bad/arch-unknown.gguf: mamba, not run here" "$($OUNCE inspect $G/bad/arch-unknown.gguf 2>"$T/err" | head -1)"
 screen 'an architecture that is not known' "$(changed $C/01-valid-w4a16 '.model_type = "falcon"')" <<END
 $T/changed: LlamaForCausalLM (falcon), not run here
   1 layer, hidden 32, feed-forward 32, 2 heads of 16, 1 of keys and values, vocabulary 16, up to 64 tokens
@@ -215,6 +224,10 @@ KV cache: 128 bytes a token in f32, as it is run here; 64 in 16 bits
 
 run refuses it: quantization_config.quant_method: "bitsandbytes" is not read here: quantize the original model instead (ounce quantize --scheme W4A16 or W8A8), or take a GPTQ, AWQ or GGUF version of it
 END
+same 'ModelOpt: a file beside config.json' 'modelopt, producer.name modelopt, quantization.quant_algo NVFP4, quantization.group_size 16' "$(
+    d=$(changed $C/01-valid-w4a16 'del(.quantization_config)')
+    echo '{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16, "kv_cache_quant_algo": null}}' >"$d/hf_quant_config.json"
+    $OUNCE inspect "$d" -q 2>"$T/err" | grep '^modelopt')"
 fails 'nothing at all' 1 'No such file' $OUNCE inspect "$T/none"
 mkdir "$T/empty"
 fails 'an empty folder' 1 "$T/empty/config.json: No such file" $OUNCE inspect "$T/empty"
@@ -224,7 +237,7 @@ $OUNCE inspect $M/mixtral --tensors --kernels -q --cpu-level ref --memory 1 >"$T
 same 'tensors: a line for all experts' '24 BF16 [96,64] 294912' "$(awk '$1 == "model.layers.{0-2}.block_sparse_moe.experts.{0-7}.w1.weight" { print $2, $3, $4, $5 }' "$T/out")"
 same 'kernels: a line for all experts' '24 dense gemm_bf16_f32__ref 294912' "$(awk '$1 == "model.layers.{0-2}.block_sparse_moe.experts.{0-7}.w1" { print $2, $3, $4, $5 }' "$T/out")"
 same 'JSON has each' '96 89' "$($OUNCE inspect $M/mixtral --tensors --kernels -q --json | jq -r '"\(.tensors | length) \(.kernels | length)"')"
-fails 'kernels of what is not run' 1 'quant_method: "bitsandbytes" is not read here' $OUNCE inspect "$T/changed" --kernels
+fails 'kernels of what is not run' 1 'quant_method: "modelopt" is not read here' $OUNCE inspect "$T/changed" --kernels
 
 # A mixture of 10,000 experts' matrices, dense and quantized: one screen, and soon.
 for how in '' quantized; do
