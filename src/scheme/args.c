@@ -4,6 +4,7 @@
 #include <string.h>
 #include <strings.h>
 #include "base/json.h"
+#include "base/str.h"
 #include "scheme/internal.h"
 
 enum { MAX_GROUP_SIZE = 1 << 24 };
@@ -32,7 +33,6 @@ static oz_status parse_type(oz_args *a, const json_t *v, const char *path, oz_er
     OZ_TRY(oz_json_str(&type, v, path, "type", err));
     a->is_float = strcasecmp(type, "float") == 0;
     OZ_NEED(a->is_float || strcasecmp(type, "int") == 0, err, OZ_E_FORMAT, "%s.type: must be \"int\" or \"float\", found \"%.40s\"", path, type);
-    OZ_NEED(!json_is_null(json_object_get(v, "num_bits")), err, OZ_E_FORMAT, "%s.num_bits: must be 2..8, found null", path);
     OZ_TRY(oz_json_int(&bits, v, path, "num_bits", 2, 8, err));
     OZ_NEED(!a->is_float || bits == 4 || bits == 6 || bits == 8, err, OZ_E_FORMAT, "%s.num_bits: must be 4, 6 or 8 with type float, found %d", path,
             (int)bits);
@@ -97,7 +97,7 @@ static oz_status parse_dynamic(oz_args *a, const json_t *v, const char *path, bo
     const char *text = json_string_value(d);
     if (json_is_true(d)) a->dynamic = OZ_DYNAMIC_YES;
     else if (text && strcmp(text, "local") == 0) a->dynamic = OZ_DYNAMIC_LOCAL;
-    else OZ_NEED(!d || json_is_null(d) || json_is_false(d), err, OZ_E_FORMAT, "%s.dynamic: must be true, false or \"local\", found %s", path, oz_json_show(d));
+    else OZ_NEED(!d || json_is_false(d), err, OZ_E_FORMAT, "%s.dynamic: must be true, false or \"local\", found %s", path, oz_json_show(d));
     OZ_NEED(!is_weight || !a->dynamic, err, OZ_E_FORMAT, "%s.dynamic: must be false for weights, found %s", path, oz_json_show(d));
     OZ_NEED(a->dynamic != OZ_DYNAMIC_LOCAL || a->strategy == OZ_STRATEGY_TENSOR_GROUP, err, OZ_E_FORMAT,
             "%s.dynamic: \"local\" needs strategy tensor_group, found %s", path, STRATEGIES[a->strategy]);
@@ -122,12 +122,32 @@ static oz_status parse_actorder(oz_args *a, const json_t *v, const char *path, b
     return OZ_OK;
 }
 
+/* *out NULL: not given. */
+static oz_status parse_dtype(const char **out, const json_t *v, const char *path, const char *key, oz_err *err) {
+    *out = NULL;
+    OZ_TRY(oz_json_str(out, v, path, key, err));
+    const char *name = *out && oz_str_starts(*out, "torch.") ? *out + strlen("torch.") : *out;
+    bool known = !name;
+    for (int d = 0; d < OZ_DTYPE_COUNT && !known; d++) known = oz_dtype_get((oz_dtype)d)->torch && strcmp(oz_dtype_get((oz_dtype)d)->torch, name) == 0;
+    OZ_NEED(known, err, OZ_E_FORMAT, "%s.%s: must be the name of a torch type, found \"%.40s\"", path, key, *out);
+    return OZ_OK;
+}
+
+/* An absent key means its default; null only says nothing where it is a value. */
+static oz_status check_nulls(const json_t *v, const char *path, oz_err *err) {
+    static const struct { const char *key, *must; } never[] = {{"num_bits", "2..8"}, {"type", "\"int\" or \"float\""}, {"symmetric", "true or false"}, {"dynamic", "true, false or \"local\""}};
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++)
+        OZ_NEED(!json_is_null(json_object_get(v, never[i].key)), err, OZ_E_FORMAT, "%s.%s: must be %s, found null", path, never[i].key, never[i].must);
+    return OZ_OK;
+}
+
 oz_status oz_args_parse(oz_args *out, const json_t *v, const char *path, bool is_weight, oz_err *err) {
     *out = (oz_args){0};
     if (!v || json_is_null(v)) return OZ_OK;
     OZ_NEED(json_is_object(v), err, OZ_E_FORMAT, "%s: must be an object or null, found %s", path, oz_json_show(v));
     out->present = true;
     OZ_TRY(check_keys(v, path, err));
+    OZ_TRY(check_nulls(v, path, err));
     OZ_TRY(parse_type(out, v, path, err));
     OZ_TRY(parse_strategy(out, v, path, is_weight, err));
     OZ_TRY(parse_block(out, v, path, err));
@@ -135,9 +155,8 @@ oz_status oz_args_parse(oz_args *out, const json_t *v, const char *path, bool is
     OZ_TRY(parse_actorder(out, v, path, is_weight, err));
     const char *text = NULL; /* observers made the scales, and zero points follow from the strategy: neither matters any more */
     OZ_TRY(oz_json_str(&text, v, path, "observer", err));
-    OZ_TRY(oz_json_str(&text, v, path, "zp_dtype", err));
-    text = NULL;
-    OZ_TRY(oz_json_str(&text, v, path, "scale_dtype", err));
+    OZ_TRY(parse_dtype(&text, v, path, "zp_dtype", err));
+    OZ_TRY(parse_dtype(&text, v, path, "scale_dtype", err));
     out->narrow_scale = text && (strstr(text, "uint8") || strstr(text, "float8"));
     const json_t *kwargs = json_object_get(v, "observer_kwargs");
     OZ_NEED(!kwargs || json_is_null(kwargs) || json_is_object(kwargs), err, OZ_E_FORMAT, "%s.observer_kwargs: must be an object, found %s", path,

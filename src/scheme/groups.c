@@ -185,21 +185,29 @@ oz_status oz_patterns_parse(oz_patterns *out, const json_t *list, const char *pa
 
 /* ---- groups by preset name: {"W8A8": ["Linear"]} ---- */
 
-#define WEIGHTS(...) {.present = true, .symmetric = true, __VA_ARGS__}
-#define PER_TOKEN(type_is_float) {.present = true, .symmetric = true, .is_float = type_is_float, .bits = 8, .strategy = OZ_STRATEGY_TOKEN, .dynamic = OZ_DYNAMIC_YES}
+#define ARGS(...) {.present = true, .symmetric = true, __VA_ARGS__}
+#define INTS(n_bits) ARGS(.bits = n_bits, .strategy = OZ_STRATEGY_GROUP, .group_size = 128)
+#define PER_TOKEN(n_bits, type_is_float) ARGS(.is_float = type_is_float, .bits = n_bits, .strategy = OZ_STRATEGY_TOKEN, .dynamic = OZ_DYNAMIC_YES)
+#define FLOATS(n_bits, kind, size, how) ARGS(.is_float = true, .bits = n_bits, .strategy = kind, .group_size = size, .narrow_scale = true, .dynamic = how)
+#define NV(how) FLOATS(4, OZ_STRATEGY_TENSOR_GROUP, 16, how)
+#define MX(n_bits, how) FLOATS(n_bits, OZ_STRATEGY_GROUP, 32, how)
 static const struct { const char *name; oz_args weights, acts; } LIBRARY_PRESETS[] = {
     {"UNQUANTIZED", {0}, {0}},
-    {"W8A8", WEIGHTS(.bits = 8, .strategy = OZ_STRATEGY_CHANNEL), PER_TOKEN(false)},
-    {"INT8", WEIGHTS(.bits = 8, .strategy = OZ_STRATEGY_CHANNEL), PER_TOKEN(false)},
-    {"W8A16", WEIGHTS(.bits = 8, .strategy = OZ_STRATEGY_GROUP, .group_size = 128), {0}},
-    {"W4A16", WEIGHTS(.bits = 4, .strategy = OZ_STRATEGY_GROUP, .group_size = 128), {0}},
+    {"W8A8", ARGS(.bits = 8, .strategy = OZ_STRATEGY_CHANNEL), PER_TOKEN(8, false)},
+    {"INT8", ARGS(.bits = 8, .strategy = OZ_STRATEGY_CHANNEL), PER_TOKEN(8, false)},
+    {"W2A16", INTS(2), {0}}, {"W3A16", INTS(3), {0}}, {"W4A16", INTS(4), {0}}, {"W5A16", INTS(5), {0}}, {"W6A16", INTS(6), {0}}, {"W7A16", INTS(7), {0}}, {"W8A16", INTS(8), {0}},
     {"W4A16_ASYM", {.present = true, .bits = 4, .strategy = OZ_STRATEGY_GROUP, .group_size = 128}, {0}},
-    {"W4A8", WEIGHTS(.bits = 4, .strategy = OZ_STRATEGY_GROUP, .group_size = 128), PER_TOKEN(false)},
-    {"W4AFP8", WEIGHTS(.bits = 4, .strategy = OZ_STRATEGY_GROUP, .group_size = 128), PER_TOKEN(true)},
-    {"FP8", WEIGHTS(.bits = 8, .is_float = true, .strategy = OZ_STRATEGY_TENSOR), WEIGHTS(.bits = 8, .is_float = true, .strategy = OZ_STRATEGY_TENSOR)},
-    {"FP8_DYNAMIC", WEIGHTS(.bits = 8, .is_float = true, .strategy = OZ_STRATEGY_CHANNEL), PER_TOKEN(true)},
-    {"FP8_BLOCK", WEIGHTS(.bits = 8, .is_float = true, .strategy = OZ_STRATEGY_BLOCK, .block_rows = 128, .block_cols = 128),
-     WEIGHTS(.bits = 8, .is_float = true, .strategy = OZ_STRATEGY_GROUP, .group_size = 128, .dynamic = OZ_DYNAMIC_YES)},
+    {"W2A8", INTS(2), PER_TOKEN(8, false)}, {"W3A8", INTS(3), PER_TOKEN(8, false)}, {"W4A8", INTS(4), PER_TOKEN(8, false)}, {"W5A8", INTS(5), PER_TOKEN(8, false)},
+    {"W6A8", INTS(6), PER_TOKEN(8, false)}, {"W7A8", INTS(7), PER_TOKEN(8, false)},
+    {"W2A4", INTS(2), PER_TOKEN(4, false)}, {"W3A4", INTS(3), PER_TOKEN(4, false)}, {"W4A4", INTS(4), PER_TOKEN(4, false)},
+    {"W4AFP8", INTS(4), PER_TOKEN(8, true)},
+    {"FP8", ARGS(.bits = 8, .is_float = true, .strategy = OZ_STRATEGY_TENSOR), ARGS(.bits = 8, .is_float = true, .strategy = OZ_STRATEGY_TENSOR)},
+    {"FP8_DYNAMIC", ARGS(.bits = 8, .is_float = true, .strategy = OZ_STRATEGY_CHANNEL), PER_TOKEN(8, true)},
+    {"FP8_BLOCK", ARGS(.bits = 8, .is_float = true, .strategy = OZ_STRATEGY_BLOCK, .block_rows = 128, .block_cols = 128),
+     ARGS(.bits = 8, .is_float = true, .strategy = OZ_STRATEGY_GROUP, .group_size = 128, .dynamic = OZ_DYNAMIC_YES)},
+    {"NVFP4A16", NV(OZ_DYNAMIC_NO), {0}}, {"NVFP4", NV(OZ_DYNAMIC_NO), NV(OZ_DYNAMIC_LOCAL)},
+    {"MXFP4A16", MX(4, OZ_DYNAMIC_NO), {0}}, {"MXFP4", MX(4, OZ_DYNAMIC_NO), MX(4, OZ_DYNAMIC_YES)},
+    {"MXFP8A16", MX(8, OZ_DYNAMIC_NO), {0}}, {"MXFP8", MX(8, OZ_DYNAMIC_NO), MX(8, OZ_DYNAMIC_YES)},
 };
 enum { N_LIBRARY_PRESETS = sizeof LIBRARY_PRESETS / sizeof *LIBRARY_PRESETS };
 
@@ -313,8 +321,18 @@ static oz_status group_read(oz_config *c, const char *name, const json_t *v, oz_
     return judge(g, c, err);
 }
 
+static oz_status check_top(const oz_config *c, oz_err *err) {
+    static const char *const never_null[] = {"format", "quantization_status"};
+    for (size_t i = 0; i < sizeof never_null / sizeof *never_null; i++)
+        OZ_NEED(!json_is_null(json_object_get(c->json, never_null[i])), err, OZ_E_FORMAT, "%s.%s: must be a string, found null", c->path, never_null[i]);
+    const json_t *ratio = json_object_get(c->json, "global_compression_ratio");
+    OZ_NEED(!ratio || json_is_null(ratio) || json_is_number(ratio), err, OZ_E_FORMAT, "%s.global_compression_ratio: must be a number or null, found %s", c->path, oz_json_show(ratio));
+    return OZ_OK;
+}
+
 oz_status oz_groups_read(oz_config *c, oz_err *err) {
     const char *name;
+    OZ_TRY(oz_found(c->f, check_top(c, err), err));
     OZ_TRY(oz_found(c->f, format_parse(&c->format, c->json, c->path, err), err));
     if (c->format && strcmp(c->format, "mixed-precision") == 0) c->format = NULL;
     OZ_TRY(oz_found(c->f, check_status(c, err), err));

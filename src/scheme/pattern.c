@@ -26,12 +26,42 @@ const char *oz_fused_name(const char *last) {
     return NULL;
 }
 
+/* Where PCRE2 takes what Python does not, or as something else; NULL: nowhere. Escapes by letters that Python lacks, sets of POSIX, verbs, recursion, and names
+ * of groups in other spellings; flags for all behind the beginning. */
+static const char *not_python(const char *re) {
+    static const char escapes[] = "AbBdDsSwWZafnrtvxuU", *const groups[] = {":", "=", "!", "<=", "<!", "P<", "P=", "#", ">", "(", NULL};
+    const char *set = NULL; /* the first member of the set that p is in */
+    for (const char *p = re; *p; p++) {
+        if (*p == '\\' && p[1]) {
+            const bool letter = (p[1] >= 'a' && p[1] <= 'z') || (p[1] >= 'A' && p[1] <= 'Z');
+            if (letter && !strchr(escapes, p[1])) return p;
+            p++;
+        } else if (set) {
+            if (*p == '[' && p[1] && strchr(":.=", p[1])) return p;
+            if (*p == ']' && p > set) set = NULL;
+        } else if (*p == '[') {
+            set = p + 1 + (p[1] == '^');
+        } else if (*p == '(' && p[1] == '*') {
+            return p;
+        } else if (*p == '(' && p[1] == '?') {
+            const char *const *g = groups;
+            while (*g && !oz_str_starts(p + 2, *g)) g++;
+            const size_t flags = strspn(p + 2, "aiLmsux-");
+            const bool local = flags && p[2 + flags] == ':', global = flags && p[2 + flags] == ')';
+            if (!*g && !local && !(global && p == re)) return p;
+        }
+    }
+    return NULL;
+}
+
 oz_status oz_pattern_init(oz_pattern *p, const char *text, oz_err *err) {
     *p = (oz_pattern){.text = text};
     if (!oz_str_starts(text, "re:")) return OZ_OK;
     const char *source = text + 3;
     OZ_NEED(strlen(source) <= MAX_PATTERN_BYTES, err, OZ_E_FORMAT, "expected an expression of at most %d bytes, found %zu: '%.60s...'",
             MAX_PATTERN_BYTES, strlen(source), text);
+    const char *foreign = not_python(source);
+    OZ_NEED(!foreign, err, OZ_E_FORMAT, "expected a regular expression of Python, found '%.200s': '%.8s' at offset %td is none of its", text, foreign, foreign - source);
     int code;
     PCRE2_SIZE at;
     p->regex = pcre2_compile((PCRE2_SPTR)source, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);

@@ -42,6 +42,7 @@ static oz_status config_read(oz_config *c, const json_t *model, oz_err *err) {
     OZ_TRY(locate(c, model, err));
     if (!c->json) return OZ_OK;
     const char *method = "compressed-tensors";
+    OZ_NEED(!json_is_null(json_object_get(c->json, "quant_method")), err, OZ_E_FORMAT, "%s.quant_method: must be a string, found null", c->path);
     OZ_TRY(oz_json_str(&method, c->json, c->path, "quant_method", err));
     c->family = oz_family_find(method);
     OZ_NEED(c->family, err, OZ_E_UNSUPPORTED, "%s.quant_method: expected compressed-tensors, gptq, awq or fp8, found \"%.60s\"", c->path, method);
