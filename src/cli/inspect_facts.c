@@ -285,7 +285,8 @@ json_t *oz_cli_inspect_facts(const oz_cli_inspect *in, const oz_cli_parts *p) {
     classes(doc, p, &info);
     json_object_set_new(doc, "quantization", quantization(config, p));
     oz_kv_size kv;
-    if (known && oz_kv_size_of(&kv, in->ckpt, &oz_cli_pass_over, NULL) == OZ_OK) json_object_set_new(doc, "memory", memory(&info, &kv, oz_ckpt_bytes(in->ckpt), in->limit_bytes));
+    oz_err err = {0};
+    if (known && oz_kv_size_of(&kv, in->ckpt, &oz_cli_pass_over, &err) == OZ_OK) json_object_set_new(doc, "memory", memory(&info, &kv, oz_ckpt_bytes(in->ckpt), in->limit_bytes));
     json_object_set_new(doc, "run", in->refusal ? json_pack("{s:b s:o}", "ok", false, "error", oz_json_text(in->refusal)) : json_pack("{s:b}", "ok", true));
     return doc;
 }
