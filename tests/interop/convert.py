@@ -202,6 +202,7 @@ def sources():
     yield 'hybrid of inputs', lambda: small('W8A8', 'W8A8'), take(r're:.*down_proj', None) + take(r're:.*layers\.0\.self_attn', 'W4A16') + take(r're:.*layers\.1\.self_attn', 'FP8_DYNAMIC')
     yield 'hybrid by layer', lambda: small('W8A16', 'W8A16'), take(r're:.*layers\.1\..*up_proj', 'W4A16') + take(r're:.*layers\.1\..*gate_proj', 'W4A16')
     yield 'experts', lambda: small('experts', 'W8A16', EXPERTS), []
+    for e in ('experts_int8', 'experts_fp8', 'experts_w8a8'): yield e, lambda e=e: small(e, e, EXPERTS), []
     yield 'hybrid with experts', lambda: small('experts', 'W8A16', EXPERTS), take(r're:.*self_attn', 'W4A16', EXPERTS)
 
 
