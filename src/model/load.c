@@ -372,7 +372,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     oz_arch_list list;
     OZ_TRY(oz_arch_list_new(&list, oz_ckpt_config(ckpt), ckpt, err));
     oz_model *m = oz_alloc(sizeof *m);
-    m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->taps = cfg->taps, m->plain_form = plain_form, m->split = split, m->comm = cfg->comm;
+    m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->taps = dims.n_experts ? cfg->taps : cfg->taps & ~(unsigned)OZ_TAP_ROUTE, m->plain_form = plain_form, m->split = split, m->comm = cfg->comm;
     m->quantize = cfg->quantize ? *cfg->quantize : OZ_SCHEME_DENSE;
     m->layer_begin = cfg->layer_begin, m->layer_end = cfg->layer_end ? cfg->layer_end : dims.n_layers, m->headless = cfg->layer_end > 0;
     m->program.norm_eps = (float)dims.rms_norm_eps, m->program.layer_end = m->layer_end;
