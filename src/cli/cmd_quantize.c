@@ -54,7 +54,7 @@ static const oz_opt_cmd *describe(void) {
                           "--recipe takes llm-compressor's recipes: stages of modifiers, of which QuantizationModifier (round to nearest) and GPTQModifier are done, each with targets, ignore and "
                           "scheme (a name in llm-compressor's meaning, where W8A16 has groups of 128), or config_groups with weights and input_activations: num_bits, type, symmetric, strategy, "
                           "group_size, block_structure, dynamic, and a format. As there, Linear reaches lm_head unless it is ignored, and of several targets the most specific one counts. Modifiers may be mixed; "
-                          "static inputs (dynamic: false) are calibrated. What is not known, or would be done otherwise here, is an error with its path.\n\nSchemes:\n");
+                          "static inputs (dynamic: false) are calibrated. What is not known, or would be done otherwise here, is an error with its path; what vLLM would refuse of the result is a warning.\n\nSchemes:\n");
     for (size_t i = 0; i < oz_preset_count(); i++) oz_buf_printf(&details, "\n%s: %s.\n", oz_preset_at(i)->scheme.name, oz_preset_at(i)->help);
     oz_buf_puts(&details, "\nPAT is a module's exact name, a class name (Linear), or re: and a regular expression that is matched from the start of the name. "
                           "One that matches nothing is an error. A class name does not reach lm_head or a router: name it, or use an expression.\n");

@@ -115,6 +115,8 @@ static oz_status add_unknown(oz_quantize *q, oz_err *err) {
     return st;
 }
 
+static void on_finding(void *arg, bool is_error, const char *text) { oz_log_warn("%s", text); }
+
 static json_t *new_config(const oz_quantize *q) {
     json_t *config = json_deep_copy(oz_ckpt_config(q->ckpt));
     oz_module *modules = oz_alloc_array(q->n_items + 1, sizeof *modules);
@@ -133,6 +135,7 @@ static json_t *new_config(const oz_quantize *q) {
         modules[n] = (oz_module){others[n_others - 1], "Linear", t->dims[0], t->dims[1], false}, schemes[n++] = OZ_SCHEME_DENSE;
     }
     json_object_set_new(config, "quantization_config", oz_scheme_config(modules, schemes, n, NULL));
+    oz_scheme_vllm(modules, schemes, n, &(oz_findings){on_finding, NULL});
     while (n_others > 0) oz_free(others[--n_others]);
     oz_free(others);
     oz_free(modules);

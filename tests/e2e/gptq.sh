@@ -13,9 +13,9 @@ json() { jq -rc "$2" "$1"; } # FILE FILTER
 G=($OUNCE quantize $M/llama -q --scheme W4A16 --group-size 32 --method gptq --calibration "$T/cal.jsonl" --num-calibration-samples 48 --max-seq-length 64)
 g() { "${G[@]}" "$@"; } # in the background the command itself, not the function: $! is then its own
 
-fails 'no calibration' 2 '--calibration: --method gptq needs text' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --method gptq
-fails 'calibration for nothing' 2 '--calibration: --method rtn uses none' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --calibration "$T/cal.jsonl"
-fails 'nothing to resume' 2 '--resume: --method rtn' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --resume
+fails 'no calibration' 2 '--calibration: GPTQ needs text' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --method gptq
+fails 'calibration for nothing' 2 '--calibration: nothing here uses any' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --calibration "$T/cal.jsonl"
+fails 'nothing to resume' 2 '--resume: rounding to nearest keeps nothing' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --resume
 fails 'too few sequences' 1 'cal.jsonl: 48 sequences, and --num-calibration-samples is 49' g -o "$T/o" --num-calibration-samples 49
 fails 'text without a tokenizer' 1 "needs the model's tokenizer.json" g -o "$T/o" --calibration README.md
 echo '{"ids":[5,320]}' >"$T/bad.jsonl"
@@ -34,7 +34,7 @@ fails 'a dry run: too few sequences' 1 'cal.jsonl: 48 sequences' g --dry-run --n
 fails 'a dry run: no tokenizer' 1 "needs the model's tokenizer.json" g --dry-run --calibration README.md
 fails 'a dry run: no file' 1 "$T/none.jsonl: No such file" g --dry-run --calibration "$T/none.jsonl"
 fails 'a dry run: too long' 1 'the calibration has sequences of 600' g --dry-run --calibration "$T/600.jsonl" --num-calibration-samples 1 --max-seq-length 600
-fails 'a dry run without text' 2 '--calibration: --method gptq needs text' $OUNCE quantize $M/llama --scheme W4A16 --group-size 32 --method gptq --dry-run
+fails 'a dry run without text' 2 '--calibration: GPTQ needs text' $OUNCE quantize $M/llama --scheme W4A16 --group-size 32 --method gptq --dry-run
 ok 'a dry run of what is right' g --dry-run >"$T/out"
 g --dry-run --num-calibration-samples 2 >"$T/out" 2>"$T/err"
 same 'fewer tokens than columns: a line for all' 'warning: cal.jsonl: 128 tokens, fewer than the columns of ffn_down (256): the result' "$(cut -d" " -f-13 "$T/err")"

@@ -54,6 +54,9 @@ recipe '   {scheme: W4A8, ignore: [lm_head]}'
 q --recipe "$T/x.yaml" >"$T/out"
 same 'W4A8 as the library stores it: a byte a code' 'int-quantized I8' "$(jq -r '.quantization_config.format' "$T/o/config.json") $(head -c 20000 "$T/o/model.safetensors" | grep -ao '"model.layers.0.mlp.up_proj.weight":{"dtype":"[A-Z0-9]*' | cut -d'"' -f6)"
 ok 'verified, and run' runs "$T/o"
+recipe '   {scheme: {W8A8: "re:.*(q|k)_proj$", W8A16: "re:.*v_proj$"}}'
+q --recipe "$T/x.yaml" >"$T/out" 2>"$T/err"
+ok 'what vLLM refuses is a warning' grep -q 'vLLM runs them as one qkv_proj' "$T/err"
 
 # Experts, a scheme a projection.
 m=moe
