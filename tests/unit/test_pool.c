@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include "base/mem.h"
 #include "base/pool.h"
@@ -97,6 +98,25 @@ static void a_run_allocates_nothing(void **state) {
     oz_pool_free(&p);
 }
 
+static int64_t cpu_us(void) { /* of all threads of the process */
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+/* After the last region workers watch for tens of microseconds each, then sleep. */
+static void idle_workers_take_no_time(void **state) {
+    enum { IDLE_US = 300000, AT_MOST_US = 5000 };
+    oz_pool *p = oz_pool_new(MAX_THREADS);
+    int64_t a[MAX_THREADS] = {0};
+    for (int i = 0; i < 100; i++) oz_pool_run(p, MAX_THREADS, 1, add_range, a);
+    const int64_t before = cpu_us();
+    usleep(IDLE_US);
+    const int64_t spent = cpu_us() - before;
+    if (spent > AT_MOST_US) fail_msg("%d idle threads took %lld us of processor time in %d us", MAX_THREADS, (long long)spent, IDLE_US);
+    oz_pool_free(&p);
+}
+
 static void zero_threads_means_all_cores(void **state) {
     oz_pool *p = oz_pool_new(0);
     assert_true(oz_pool_threads(p) >= 1);
@@ -107,7 +127,7 @@ static void zero_threads_means_all_cores(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranges_cover_exactly),    cmocka_unit_test(many_runs_warm_and_cold),      cmocka_unit_test(waits_for_the_slowest),
-        cmocka_unit_test(a_run_allocates_nothing), cmocka_unit_test(zero_threads_means_all_cores),
+        cmocka_unit_test(a_run_allocates_nothing), cmocka_unit_test(zero_threads_means_all_cores), cmocka_unit_test(idle_workers_take_no_time),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }
