@@ -21,6 +21,8 @@ fails 'a broken expression' 1 "re:(" q -o "$T/o" --scheme W8A8 --ignore 're:('
 fails 'a group size that does not divide' 1 'error: model.layers.0.self_attn.q_proj: group_size 128 does not divide its 64 columns; these do: 16, 32, 64 (the first of 14 modules); --group-size 32 fits every module' \
     $OUNCE quantize "$T/m" -o "$T/o" --scheme W4A16
 same 'the first offenders are listed, the others counted' '8 1' "$(grep -c '^  model.layers.*does not divide' "$T/err") $(grep -c '^  and 6 more' "$T/err")"
+fails 'no usual group size' 1 'group_size 128 does not divide' $OUNCE quantize tests/golden/models/jamba -o "$T/o" --scheme W4A16
+same 'the message ends with what to do' 'no usual group size fits every module: leave some out (--ignore)' "$(tail -1 "$T/err" | sed 's/.*; //')"
 ok 'nothing was written' test ! -e "$T/o"
 
 for s in W8A8 W8A16 FP8_DYNAMIC 'W4A16 --group-size 16' 'W4A16_ASYM --group-size 16' 'W4A8 --group-size 32'; do
