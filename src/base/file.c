@@ -57,7 +57,7 @@ void oz_mmap_drop(const oz_mmap *m, const void *p, size_t n_bytes) {
 
 /* ---- whole reads ---- */
 
-static oz_status read_fd(oz_buf *out, int fd, const char *path, size_t limit_bytes, oz_err *err) {
+static oz_status read_append(oz_buf *out, int fd, const char *path, size_t limit_bytes, oz_err *err) {
     struct stat st;
     size_t want = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 ? (size_t)st.st_size : 0;
     OZ_NEED(want <= limit_bytes, err, OZ_E_FORMAT, "%s: expected at most %zu bytes, found %zu", path, limit_bytes, want);
@@ -84,6 +84,14 @@ static oz_status read_fd(oz_buf *out, int fd, const char *path, size_t limit_byt
         len += (size_t)n;
         OZ_NEED(len - out->len <= limit_bytes, err, OZ_E_FORMAT, "%s: expected at most %zu bytes, found more", path, limit_bytes);
     }
+}
+
+/* A buffer that was empty before is so after an error. */
+static oz_status read_fd(oz_buf *out, int fd, const char *path, size_t limit_bytes, oz_err *err) {
+    const bool fresh = !out->data;
+    const oz_status s = read_append(out, fd, path, limit_bytes, err);
+    if (s != OZ_OK && fresh) oz_buf_deinit(out);
+    return s;
 }
 
 oz_status oz_file_read(oz_buf *out, const char *path, size_t limit_bytes, oz_err *err) {

@@ -13,7 +13,7 @@ void oz_mmap_close(oz_mmap *m);
 /* Tells the system that [p, p+n) of a map will not be read again: whole pages inside it leave the process. */
 void oz_mmap_drop(const oz_mmap *m, const void *p, size_t n_bytes);
 
-oz_status oz_file_read(oz_buf *out, const char *path, size_t limit_bytes, oz_err *err); /* path "-": stdin */
+oz_status oz_file_read(oz_buf *out, const char *path, size_t limit_bytes, oz_err *err); /* path "-": stdin; appends; a buffer without memory has none after an error */
 /* For a file that a folder has, not one that a user named: a pipe or a device there is refused, not waited for. */
 oz_status oz_file_read_regular(oz_buf *out, const char *path, size_t limit_bytes, oz_err *err);
 /* Writes beside `path` and renames: the old file or the new one is there, never a part. */

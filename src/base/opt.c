@@ -63,8 +63,9 @@ static oz_status set_number(const oz_opt *o, const char *value, oz_err *err) {
     bool ok = *value && !*end && strspn(value, " \t\n") == 0 && isfinite(d) && !(whole && errno == ERANGE);
     range_text(range, o);
     if (whole && ok && bounded && o->max < UNBOUNDED * 1000) ok = i <= (int64_t)o->max; /* 2^53 + 1 is 2^53 as a double */
-    OZ_NEED(ok && !(bounded && (d < o->min || d > o->max)), err, OZ_E_USAGE, "--%s: must be %s%s%s, found %s", o->name,
-            whole ? "an integer" : "a number", *range ? ", " : "", range, *value ? value : "nothing");
+    ok = ok && !(bounded && (d < o->min || d > o->max));
+    if (!ok && bounded && o->max < UNBOUNDED * 1000 && !(d < o->min)) snprintf(range, sizeof range, "%.15g..%.16g", o->min, o->max); /* what is not worth printing elsewhere may be what is wrong */
+    OZ_NEED(ok, err, OZ_E_USAGE, "--%s: must be %s%s%s, found %s", o->name, whole ? "an integer" : "a number", *range ? ", " : "", range, *value ? value : "nothing");
     if (whole) *(int64_t *)o->dest = i;
     else *(double *)o->dest = d;
     return OZ_OK;

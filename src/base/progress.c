@@ -6,8 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/str.h"
 
-enum { REDRAW_US = 100 * 1000, PIPE_LINE_US = 5 * 1000 * 1000 };
+enum { REDRAW_US = 100 * 1000, PIPE_LINE_US = 5 * 1000 * 1000, MAX_SAID = 8192 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool is_quiet, is_muted, line_open; /* line_open: a progress line stands on the terminal */
@@ -26,12 +27,28 @@ static void clear_line(void) {
     line_open = false;
 }
 
+/* A message holds names and texts out of files and from servers, which are not to speak to the terminal: control characters and what is not
+ * UTF-8 are written as \xNN. */
+static void put_safe(const char *s, size_t n) {
+    for (size_t at = 0; at < n;) {
+        uint32_t c;
+        bool ok = true;
+        const size_t len = oz_utf8_next(s + at, n - at, &c, &ok);
+        if (ok && c >= ' ' && !(c >= 0x7F && c < 0xA0)) fwrite(s + at, 1, len, stderr);
+        else
+            for (size_t i = 0; i < len; i++) fprintf(stderr, "\\x%02x", (unsigned char)s[at + i]);
+        at += len;
+    }
+}
+
 static void say(const char *label, const char *colour, const char *fmt, va_list ap) {
+    char text[MAX_SAID];
+    const int n = vsnprintf(text, sizeof text, fmt, ap);
     pthread_mutex_lock(&lock);
     clear_line();
     bool paint = *label && oz_log_colour();
     fprintf(stderr, "%s%s%s", paint ? colour : "", label, paint ? "\033[0m" : "");
-    vfprintf(stderr, fmt, ap);
+    if (n > 0) put_safe(text, n < MAX_SAID ? (size_t)n : MAX_SAID - 1);
     fputc('\n', stderr);
     pthread_mutex_unlock(&lock);
 }

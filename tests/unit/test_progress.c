@@ -50,6 +50,21 @@ static void labels(void **state) {
     assert_string_equal(end(), "file a\nwarning: w 1\nerror: e\n");
 }
 
+/* Names out of files and what servers say: no escape sequence, no second line, nothing that is not UTF-8. */
+static void foreign_text_does_not_speak_to_the_terminal(void **state) {
+    begin();
+    oz_log_error("a\x1b[31mb\rc\nerror: d\x7f\xc2\x9b" "2J");
+    oz_log_warn("caf\xc3\xa9 \xe6\xbc\xa2 \xff\xc3");
+    oz_log_info("%s", "\xc2\xa0");
+    assert_string_equal(end(), "error: a\\x1b[31mb\\x0dc\\x0aerror: d\\x7f\\xc2\\x9b2J\nwarning: caf\xc3\xa9 \xe6\xbc\xa2 \\xff\\xc3\n\xc2\xa0\n");
+    char longer[20000];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    begin();
+    oz_log_info("%s", longer);
+    assert_int_equal(strspn(end(), "x"), sizeof said - 1); /* what of it a terminal can use */
+}
+
 static void quiet_leaves_warnings(void **state) {
     begin();
     oz_log_quiet(true);
@@ -104,6 +119,7 @@ static void unknown_totals_and_long_waits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(labels),
+        cmocka_unit_test(foreign_text_does_not_speak_to_the_terminal),
         cmocka_unit_test(quiet_leaves_warnings),
         cmocka_unit_test(short_work_says_nothing),
         cmocka_unit_test(long_work_says_rate_and_time_left),
