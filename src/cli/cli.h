@@ -51,6 +51,8 @@ typedef struct oz_cli_need { oz_dev *dev; /* NULL: opens one */ bool tok, tok_if
 oz_status oz_cli_dev_open(oz_dev **out, oz_err *err); /* as the shared options say; "auto" prints what it chose */
 oz_status oz_cli_model_open(oz_cli_model *out, const char *path, const oz_cli_need *need, oz_err *err);
 void oz_cli_model_close(oz_cli_model *m);
+/* Puts MODEL, as the user wrote it, in front of what is wrong with what lies in it. Returns st. */
+oz_status oz_cli_of_model(oz_status st, const char *model, oz_err *err);
 enum { OZ_CLI_MAX_TEXT = 1 << 30 }; /* bytes of a text on stdin */
 /* The tokenizer of MODEL, from its text files alone (lines.c). */
 oz_status oz_cli_tok_from(oz_tok **out, const char *path, oz_err *err);

@@ -8,10 +8,10 @@
 #include "measure/measure.h"
 
 static const char *text_path, *positions = "all";
-static int64_t ctx = 1024, limit;
+static int64_t ctx, limit;
 static const oz_opt opts[] = {
     {"text", 0, OZ_OPT_STR, &text_path, 0, 0, NULL, "FILE", "the text, encoded once without special tokens; - for stdin"},
-    {"ctx", 0, OZ_OPT_INT, &ctx, 2, 1 << 30, NULL, "N", "window in tokens, without overlap"},
+    {"ctx", 0, OZ_OPT_INT, &ctx, 2, 1 << 30, NULL, "N", "window in tokens, without overlap; default: 1024, or the shortest model's length"},
     {"positions", 0, OZ_OPT_STR, &positions, 0, 0, "all|half", "WHICH", "score every position of a window, or its second half (llama-perplexity)"},
     {"limit-tokens", 0, OZ_OPT_INT, &limit, 0, 1LL << 40, NULL, "N", "use the first N tokens; 0: all"},
     {0}};
@@ -138,7 +138,7 @@ static oz_status measure(const char **args, oz_cli_model *open, int n, oz_err *e
     for (int i = 0; i < n; i++) models[i] = open[i].model;
     oz_ids ids;
     oz_status st = oz_cli_text_ids(&ids, open[0].tok, text_path, false, err);
-    if (st == OZ_OK) st = oz_kl_run(kl, models, n, ids.data, (int64_t)ids.len, &(oz_kl_cfg){ctx, strcmp(positions, "half") == 0, limit}, err);
+    if (st == OZ_OK) st = oz_kl_run(kl, models, n, ids.data, (int64_t)ids.len, &(oz_kl_cfg){ctx, strcmp(positions, "half") == 0, limit, args}, err);
     if (st == OZ_OK) report(args, kl, n - 1, &(words){open[0].tok, &ids});
     oz_free(ids.data);
     for (int i = 0; i < n - 1; i++) oz_kl_deinit(&kl[i]);

@@ -20,7 +20,7 @@ static const oz_opt opts[] = {
 static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
 static const oz_opt_cmd cmd = {"ppl", "MODEL --text FILE [--convention hf|gptq|llamacpp|lm-eval|all]", "perplexity of a text",
                                "hf: transformers' sliding window, 2048 tokens (or the model's length) every 512. gptq: segments of 2048, tail dropped. llamacpp: "
-                               "llama-perplexity's chunks of 512, second half scored. lm-eval: its wikitext task; documents begin at lines \" = Title = \".",
+                               "llama-perplexity's chunks of 512, second half scored. lm-eval: its wikitext task; documents begin at lines \" = Title = \"; its figures a word and a byte are left out where --limit-tokens ends inside a document.",
                                tables, 1, 1};
 
 /* Lines of the text joined with `join`, in which \n and \t are escapes: data sets hold rows, files hold lines. */
@@ -98,7 +98,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     if (join) lines_join(&text);
     oz_status st = oz_cli_model_open(&m, args[0], &(oz_cli_need){.tok = true}, err);
     if (st == OZ_OK) {
-        st = measure(&m, &text, err);
+        st = oz_cli_of_model(measure(&m, &text, err), args[0], err);
         oz_cli_model_close(&m);
     }
     oz_buf_deinit(&text);

@@ -21,6 +21,12 @@ oz_status oz_cli_dev_open(oz_dev **out, oz_err *err) {
     return OZ_OK;
 }
 
+oz_status oz_cli_of_model(oz_status st, const char *model, oz_err *err) {
+    const bool inside = (st == OZ_E_FORMAT || st == OZ_E_UNSUPPORTED) && !oz_str_starts(err->msg, "--"); /* others are about options, or have a path of their own */
+    if (inside && !oz_str_starts(err->msg, model)) oz_err_prefix(err, "%s", model);
+    return st;
+}
+
 oz_status oz_cli_tok_open(oz_tok **out, const oz_text_files *files, const char *path, oz_err *err) {
     OZ_NEED(files->tokenizer, err, OZ_E_NOT_FOUND, "%s: no tokenizer.json", path);
     if (oz_tok_new(out, files->tokenizer, files->tokenizer_config, err) != OZ_OK) return oz_err_prefix(err, "%s: tokenizer.json", path);
@@ -37,7 +43,7 @@ oz_status oz_cli_model_open(oz_cli_model *m, const char *path, const oz_cli_need
     if (st == OZ_OK && (need->tok || m->text.tokenizer)) st = oz_cli_tok_open(&m->tok, &m->text, path, err);
     if (st == OZ_OK) st = oz_model_open(&m->model, m->dev, m->ckpt, &cfg, err);
     if (st != OZ_OK) oz_cli_model_close(m);
-    return st;
+    return oz_cli_of_model(st, path, err);
 }
 
 void oz_cli_model_close(oz_cli_model *m) {

@@ -13,11 +13,12 @@ typedef struct oz_windows {
     int64_t ctx, step;
     void (*tap)(void *arg, const oz_tap *t); /* of calls, or NULL */
     void *tap_arg;
+    const char *const *names; /* of the models, for messages; NULL: none */
 } oz_windows;
 oz_status oz_windows_init(oz_windows *w, oz_model *const *models, int n_models, int64_t ctx, oz_err *err);
 void oz_windows_deinit(oz_windows *w);
 /* Runs ids[0..n) from empty state. Positions p in [score0, n - 1) predict ids[p + 1]. Results in order of position: stats (one model) or
- * kls ([n_models - 1, n - 1 - score0]). Exactly one of the two is not NULL. */
+ * kls ([n_models - 1, n - 1 - score0]). Exactly one of the two is not NULL. OZ_E_FORMAT: logits that are not finite, of which no number can be made. */
 oz_status oz_windows_run(oz_windows *w, const int32_t *ids, int64_t n, int64_t score0, oz_row_stat *stats, oz_kl_stat *kls, oz_err *err);
 
 /* Quantiles of x[0..n) by linear interpolation between order statistics (numpy's default). Sorts x. */

@@ -22,7 +22,7 @@ typedef struct oz_ppl {
     int64_t n_documents, n_tok, n_scored;
     double nll;               /* sum over scored tokens, nats; as the convention weights it */
     double ppl, ppl_se;       /* se: llamacpp only, else 0 */
-    double words, bytes, word_ppl, byte_ppl, bits_per_byte; /* lm-eval only, else 0 */
+    double words, bytes, word_ppl, byte_ppl, bits_per_byte; /* lm-eval only, else 0; 0 too where limit_tok ends inside a document */
 } oz_ppl;
 size_t oz_ppl_convention_count(void);
 const char *oz_ppl_convention(size_t i);      /* "hf", "gptq", "llamacpp", "lm-eval" */
@@ -48,9 +48,15 @@ typedef struct oz_kl {
     double *flips; int64_t n_layers;
 } oz_kl;
 void oz_kl_deinit(oz_kl *k);
-typedef struct oz_kl_cfg { int64_t ctx; bool half; int64_t limit_tok; } oz_kl_cfg;
+typedef struct oz_kl_cfg {
+    int64_t ctx;              /* 0: 1024, or the shortest model's length if that is less */
+    bool half;
+    int64_t limit_tok;        /* 0: no limit */
+    const char *const *names; /* of the models, for messages; NULL: none */
+} oz_kl_cfg;
 /* models[0] is the reference; out[n_models - 1]. Each window starts from empty state; a last shorter window is dropped
- * unless it is the only one. Positions scored in a window of n: 0 .. n-2, or n/2 .. n-2 with half. */
+ * unless it is the only one. Positions scored in a window of n: 0 .. n-2, or n/2 .. n-2 with half.
+ * OZ_E_FORMAT: logits of one of them are not finite. */
 oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int32_t *ids, int64_t n_ids, const oz_kl_cfg *cfg, oz_err *err);
 
 /* ---- verify: everything that is wrong with a checkpoint ----

@@ -13,6 +13,7 @@ typedef struct run {
     const char *text;
     size_t n;
     int64_t ctx, limit;
+    bool cut;            /* the last text was longer than the limit */
     oz_windows w;
     oz_row_stat *stats;  /* [ctx] */
     oz_ids ids;
@@ -29,7 +30,8 @@ static double nll_sum(const oz_row_stat *s, int64_t n) {
 static oz_status encode(run *r, const char *text, size_t n, bool special, oz_err *err) {
     r->ids.len = 0;
     OZ_TRY(oz_tok_encode(&r->ids, r->tok, text, n, special, err));
-    if (r->limit > 0 && (int64_t)r->ids.len > r->limit) r->ids.len = (size_t)r->limit;
+    r->cut = r->limit > 0 && (int64_t)r->ids.len > r->limit;
+    if (r->cut) r->ids.len = (size_t)r->limit;
     r->out->n_tok += (int64_t)r->ids.len;
     oz_progress_deinit(&r->progress);
     oz_progress_init(&r->progress, "perplexity", "tokens", (int64_t)r->ids.len);
@@ -189,7 +191,8 @@ static oz_status run_lm_eval(run *r, oz_err *err) {
     OZ_NEED(r->out->n_scored > 0, err, OZ_E_ARG, "the text has no tokens");
     oz_ppl *o = r->out;
     o->ppl = exp(o->nll / (double)o->n_scored);
-    o->word_ppl = exp(o->nll / o->words), o->byte_ppl = exp(o->nll / o->bytes), o->bits_per_byte = o->nll / o->bytes / log(2.0);
+    if (r->cut) o->words = o->bytes = 0; /* of a part of a document nobody knows them: its tokens are of another text */
+    else o->word_ppl = exp(o->nll / o->words), o->byte_ppl = exp(o->nll / o->bytes), o->bits_per_byte = o->nll / o->bytes / log(2.0);
     return OZ_OK;
 }
 

@@ -42,6 +42,11 @@ static oz_status call_kl(oz_windows *w, const oz_call *c, oz_kl_stat *kls, int64
     return st;
 }
 
+static oz_status finite_check(const oz_windows *w, int model, double nll, int64_t position, oz_err *err) {
+    OZ_NEED(isfinite(nll), err, OZ_E_FORMAT, "%s%slogits are not finite at position %lld of a window", w->names ? w->names[model] : "", w->names ? ": " : "", (long long)position);
+    return OZ_OK;
+}
+
 oz_status oz_windows_run(oz_windows *w, const int32_t *ids, int64_t n, int64_t score0, oz_row_stat *stats, oz_kl_stat *kls, oz_err *err) {
     const int64_t n_scored = n - 1 - score0;
     for (int64_t p0 = 0, done = 0; p0 < n - 1; p0 += w->step) {
@@ -62,6 +67,14 @@ oz_status oz_windows_run(oz_windows *w, const int32_t *ids, int64_t n, int64_t s
                 OZ_TRY(oz_model_run(w->models[m], w->states[m], &c, &sink, err));
             }
         done += n_rows;
+    }
+    for (int64_t i = 0; i < n_scored; i++) {
+        if (stats) OZ_TRY(finite_check(w, 0, stats[i].lse - (double)stats[i].logit_target, score0 + i, err));
+        for (int m = 1; kls && m < w->n_models; m++) {
+            const oz_kl_stat *s = &kls[(m - 1) * n_scored + i];
+            OZ_TRY(finite_check(w, 0, s->nll_ref, score0 + i, err));
+            OZ_TRY(finite_check(w, m, s->nll, score0 + i, err));
+        }
     }
     return OZ_OK;
 }

@@ -14,3 +14,37 @@ $OUNCE convert $G -o "$T/f32" --to f32 -q >"$T/out" && $OUNCE convert $G -o "$T/
 $OUNCE kl "$T/f32" "$T/bf16" --text "$T/short" -q -t 1 >"$T/out" 2>"$T/err"
 ok 'kl: small numbers keep their digits' grep -qE 'mean KL +0\.0000[1-9][0-9] \+/- [1-9][.0-9]*e-0[0-9] nats' "$T/out"
 same 'kl: of a model to itself' '0 111' "$(jq -r '"\(.[0].mean_kl) \(.[0].positions)"' "$T/json")"
+
+# lm-eval counts the words and bytes of whole documents: where a limit ends inside one, no number of them is given.
+printf ' = One = \n\nhello world, this is a text.\n' >"$T/one"
+{ cat "$T/one" && printf ' = Two = \n\nmore of it \n'; } >"$T/two"
+lm_eval() { "$OUNCE" ppl $G --text "$1" --convention lm-eval --json -q -t 1 --limit-tokens "$2" | jq -c ".[0] | $3"; }
+first=$(lm_eval "$T/one" 0 .tokens)
+counts='[.documents, .words, .bytes, (.word_perplexity | type), (.byte_perplexity | type), (.bits_per_byte | type)]'
+same 'lm-eval: both documents' '[2,19,63,"number","number","number"]' "$(lm_eval "$T/two" 0 "$counts")"
+same 'lm-eval: a limit at the end of the first' '[1,11,40,"number","number","number"]' "$(lm_eval "$T/two" $first "$counts")"
+same 'lm-eval: which is the first alone' "$(lm_eval "$T/one" 0 .word_perplexity)" "$(lm_eval "$T/two" $first .word_perplexity)"
+same 'lm-eval: a limit inside the first' '[1,null,null,"null","null","null"]' "$(lm_eval "$T/two" $((first - 1)) "$counts")"
+same 'lm-eval: a limit inside the second' '[2,null,null,"null","null","null"]' "$(lm_eval "$T/two" $((first + 1)) "$counts")"
+
+# A model whose logits are no numbers has no perplexity and no divergence: an error that names it, not a result.
+python3 - "$T/f32/model.safetensors" <<'END'
+import json, struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+start = 8 + struct.unpack("<Q", data[:8])[0]
+begin, end = json.loads(data[8:start])["model.norm.weight"]["data_offsets"]
+data[start + begin:start + end] = struct.pack("<f", float("nan")) * ((end - begin) // 4)
+open(sys.argv[1], "wb").write(data)
+END
+for c in hf gptq llamacpp lm-eval; do
+    fails "ppl: NaN, $c" 1 "error: $T/f32: logits are not finite at position " $OUNCE ppl "$T/f32" --text "$T/short" --convention $c --ctx 32 -q -t 1 --json
+    same "ppl: NaN, $c: no number" '' "$(cat "$T/out")"
+done
+fails 'kl: NaN in a model' 1 "error: $T/f32: logits are not finite at position 0 of a window" $OUNCE kl $G "$T/bf16" "$T/f32" --text "$T/short" -q -t 1
+fails 'kl: NaN in the reference' 1 "error: $T/f32: logits are not finite at position 0 of a window" $OUNCE kl "$T/f32" "$T/bf16" --text "$T/short" -q -t 1
+same 'kl: no number' '' "$(cat "$T/out")"
+
+# The window that nobody asked for is one that every model takes.
+for i in {1..40}; do cat "$T/short"; done >"$T/long"
+same 'kl: windows of the length of the shorter model' "$((128 - 1)) 35" "$($OUNCE kl $G "$T/bf16" --text "$T/long" --json -q -t 1 | jq -r '.[0] | "\(.positions / .windows) \(.windows)"')"
+fails 'kl: one that was asked for' 1 '--ctx 129: must be 2..128' $OUNCE kl $G "$T/bf16" --text "$T/long" --ctx 129 -q -t 1

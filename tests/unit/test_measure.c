@@ -123,7 +123,7 @@ static void test_kl(void **st) {
         }
         oz_err e = {0};
         oz_kl out;
-        check(oz_kl_run(&out, r.model, 2, r.ids, r.n, &(oz_kl_cfg){CTX, half, 0}, &e), &e);
+        check(oz_kl_run(&out, r.model, 2, r.ids, r.n, &(oz_kl_cfg){.ctx = CTX, .half = half}, &e), &e);
         assert_int_equal(out.positions, n);
         assert_int_equal(out.windows, WINDOWS);
         assert_true(fabs(out.mean_kl - kl / n) < 1e-9 * kl && fabs(out.kl.max - worst) < 1e-9 * worst);
@@ -140,9 +140,9 @@ static void test_kl_limits(void **st) {
     rig_open(&r);
     oz_err e = {0};
     oz_kl out;
-    check(oz_kl_run(&out, r.model, 2, r.ids, r.n, &(oz_kl_cfg){1000, false, 30}, &e), &e); /* one window of 30 */
+    check(oz_kl_run(&out, r.model, 2, r.ids, r.n, &(oz_kl_cfg){.ctx = 1000, .limit_tok = 30}, &e), &e); /* one window of 30 */
     assert_int_equal(out.positions, 29);
-    assert_int_equal(oz_kl_run(&out, r.model, 2, r.ids, 1, &(oz_kl_cfg){24, false, 0}, &e), OZ_E_ARG);
+    assert_int_equal(oz_kl_run(&out, r.model, 2, r.ids, 1, &(oz_kl_cfg){.ctx = 24}, &e), OZ_E_ARG);
     assert_non_null(strstr(e.msg, "1 tokens"));
     rig_close(&r);
 }
