@@ -53,7 +53,7 @@ void oz_text_files_close(oz_text_files *f);
  * the model that it has). Never downloads: what is not in the cache is OZ_E_NOT_FOUND and says how to get it. *path: oz_free. */
 oz_status oz_hub_resolve(char **path, const char *model, oz_err *err);
 typedef struct oz_pull_file { char *name; int64_t n_bytes; char hash[65]; bool fetched; } oz_pull_file; /* fetched: it was not there before */
-typedef struct oz_pull { char *path, *commit; oz_pull_file *files; size_t n_files; } oz_pull; /* path: the snapshot's folder */
+typedef struct oz_pull { char *path, *commit; oz_pull_file *files; size_t n_files, cap_files; } oz_pull; /* path: the snapshot's folder */
 /* Downloads what of a repository is not in the cache yet. Broken off, it goes on where it stopped; every file is checked against the hash that
  * the hub gives; several at once wait for each other. Token: HF_TOKEN, else the file HF_HOME/token. Offline (also by HF_HUB_OFFLINE) it only
  * finds the snapshot, and lists no files. */

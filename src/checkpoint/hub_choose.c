@@ -45,7 +45,7 @@ static oz_status file_add(oz_pull *out, const json_t *item, const char *name, si
     OZ_NEED(oz_is_hex(hash, json_is_object(lfs) ? 64 : 40), err, OZ_E_FORMAT, "%s: %s: expected a hash of %d digits, found %.80s", path, name, json_is_object(lfs) ? 64 : 40,
             hash ? hash : "none");
     OZ_NEED(size >= 0, err, OZ_E_FORMAT, "%s: %s: expected its size, found none", path, name);
-    out->files = oz_realloc(out->files, (out->n_files + 1) * sizeof *out->files);
+    oz_grow((void **)&out->files, &out->cap_files, out->n_files + 1, sizeof *out->files);
     oz_pull_file *f = &out->files[out->n_files++];
     *f = (oz_pull_file){.name = oz_strdup(name), .n_bytes = size};
     memcpy(f->hash, hash, strlen(hash) + 1);
@@ -87,6 +87,7 @@ static oz_status choice_check(const oz_pull *p, const oz_pull_cfg *cfg, const ch
         return OZ_OK;
     }
     const size_t n_gguf = count(p, "*.gguf");
+    OZ_NEED(p->n_files || passed, err, OZ_E_NOT_FOUND, "%s: holds no file that is downloaded unless --include names it", cfg->repo);
     OZ_NEED(!passed || n_gguf || count(p, "*.safetensors"), err, OZ_E_UNSUPPORTED, "%s: has its weights in %s; expected .safetensors or .gguf files", cfg->repo, passed);
     if (n_gguf < 2) return OZ_OK;
     oz_buf names = {0};

@@ -16,7 +16,7 @@
 #include <strings.h>
 #include <time.h>
 
-enum { MAX_HOPS = 5, MAX_TRIES = 5, FIRST_PAUSE_MS = 500, MAX_PAUSE_S = 300, MIN_PROGRESS = 1 << 20, DEFAULT_TIMEOUT_S = 30 };
+enum { MAX_HOPS = 5, MAX_TRIES = 5, FIRST_PAUSE_MS = 500, MAX_PAUSE_S = 300, MIN_PROGRESS = 1 << 20, DEFAULT_TIMEOUT_S = 30, MAX_TIMEOUT_S = 86400 };
 
 typedef struct origin { char *scheme, *host, *port; } origin;
 
@@ -191,11 +191,11 @@ static oz_status try_once(oz_http_reply *reply, attempt *a, const char *url, boo
     curl_off_t retry_after = 0;
     *why = 0;
     OZ_TRY(follow(a, url, &code, why));
-    if (a->st != OZ_OK) return a->st;
+    if (a->st != OZ_OK) return a->st == OZ_E_FORMAT ? oz_err_prefix(a->err, "%.200s", url) : a->st;
     OZ_NEED(!oz_interrupted(), a->err, OZ_E_INTERRUPTED, "interrupted");
     reply_read(reply, a->h->curl);
     if (code == CURLE_OK && (reply->status == 200 || reply->status == 206)) {
-        if (!a->begun) OZ_TRY(body_begin(a)); /* an empty body */
+        if (!a->begun && (a->st = body_begin(a)) != OZ_OK) return oz_err_prefix(a->err, "%.200s", url); /* an empty body */
         *again = !a->sink->is_whole(a->sink->self);
         snprintf(why, CURL_ERROR_SIZE, "the reply ended too early");
         return OZ_OK;
@@ -254,14 +254,22 @@ static oz_status token_header(struct curl_slist **out, const char *token, oz_err
     return OZ_OK;
 }
 
+static oz_status timeout_get(long *out, oz_err *err) {
+    const char *v = getenv("HF_HUB_DOWNLOAD_TIMEOUT");
+    char *end;
+    *out = DEFAULT_TIMEOUT_S;
+    if (!v || !*v) return OZ_OK;
+    *out = strtol(v, &end, 10);
+    OZ_NEED(!*end && *out >= 1 && *out <= MAX_TIMEOUT_S, err, OZ_E_ARG, "HF_HUB_DOWNLOAD_TIMEOUT: expected seconds, 1..%d, found %s", MAX_TIMEOUT_S, v);
+    return OZ_OK;
+}
+
 oz_status oz_http_open(oz_http **out, const char *endpoint, const char *token, oz_err *err) {
-    const char *timeout = getenv("HF_HUB_DOWNLOAD_TIMEOUT");
     oz_http *h = *out = oz_alloc(sizeof *h);
-    h->timeout_s = timeout ? strtol(timeout, NULL, 10) : 0;
-    if (h->timeout_s <= 0) h->timeout_s = DEFAULT_TIMEOUT_S;
     curl_global_init(CURL_GLOBAL_DEFAULT);
     h->curl = curl_easy_init();
     oz_status st = h->curl ? OZ_OK : oz_err_set(err, OZ_E_NOMEM, __FILE__, __LINE__, "libcurl could not be set up");
+    if (st == OZ_OK) st = timeout_get(&h->timeout_s, err);
     if (st == OZ_OK && ((st = origin_of(&h->home, endpoint, err)) != OZ_OK || (st = origin_check(&h->home, true, endpoint, err)) != OZ_OK))
         oz_err_prefix(err, "HF_ENDPOINT");
     if (st == OZ_OK && token) st = token_header(&h->with_token, token, err);

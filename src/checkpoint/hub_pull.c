@@ -44,7 +44,8 @@ static oz_status parents_make(const char *path, oz_err *err) {
     oz_status st = OZ_OK;
     for (char *c = dir + 1; st == OZ_OK && (c = strchr(c, '/')); *c++ = '/') {
         *c = 0;
-        if (mkdir(dir, 0777) != 0 && errno != EEXIST && !oz_path_is_dir(dir)) st = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: %s", dir, strerror(errno));
+        const int why = mkdir(dir, 0777) == 0 ? 0 : errno;
+        if (why && why != EEXIST && !oz_path_is_dir(dir)) st = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: %s", dir, strerror(why));
     }
     oz_free(dir);
     return st;

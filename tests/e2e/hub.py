@@ -34,6 +34,8 @@ def siblings(mode):
         files = {n: d for n, d in files.items() if not n.endswith(".safetensors")}
     if mode == "ggufs":
         files = {"a-Q4_0.gguf": b"GGUF", "a-Q8_0.gguf": b"GGUF?", "README.md": b"r"}
+    if mode == "bare":
+        files = {".gitattributes": b"*", "logo.png": b"png"}
     if mode == "traversal":
         files["../../../evil.json"] = b"{}"
     out = []

@@ -78,12 +78,12 @@ ok 'nothing of it stays' test -z "$(find "$(repo wronghash)" -name 'abab*')"
 ok 'and the branch is not named' test ! -e "$(repo wronghash)/refs/main"
 fails 'wrong git hash' 1 "config.json: expected git's hash abab" $OUNCE pull wronggit/m
 fails 'more than it said' 1 'weights.safetensors: expected 5999000 bytes, the server sends more' $OUNCE pull toolong/m
-fails 'a range that was not asked for' 1 'asked for bytes from 3000000 and answers with Content-Range: bytes 3000005' $OUNCE pull wrongrange/m
+fails 'a range that was not asked for' 1 'weights.safetensors: the server was asked for bytes from 3000000 and answers with Content-Range: bytes 3000005' $OUNCE pull wrongrange/m
 fails 'more than fits' 1 'huge/m: 1000000000.00 GB are to be downloaded, and ' $OUNCE pull huge/m
 fails 'no hashes' 1 'expected a hash of 40 digits, found none' $OUNCE pull nohash/m
 fails 'no JSON' 1 'html/m/revision/main?blobs=true: line 1' $OUNCE pull html/m
 fails 'a commit that is a path' 1 'sha: expected a commit of 40 digits' $OUNCE pull nosha/m
-fails 'a list without end' 1 'is larger than 67108864 bytes' $OUNCE pull endless/m
+fails 'a list without end' 1 'endless/m/revision/main?blobs=true: the list of files is larger than 67108864 bytes' $OUNCE pull endless/m
 fails 'names that lead out' 1 'expected a path inside the repository, found "../../../evil.json"' $OUNCE pull traversal/m --include '*'
 ok 'nothing there' test -z "$(find "$T" -name 'evil*')"
 fails 'redirects in a circle' 1 'more than 5 redirects' $OUNCE pull loop/m
@@ -101,6 +101,10 @@ X: y" $OUNCE pull plain/m
 fails 'https everywhere else' 1 'HF_ENDPOINT: http://hub.example: expected https' env HF_ENDPOINT=http://hub.example $OUNCE pull plain/m
 fails '127.0.0.1 as a prefix is elsewhere' 1 'expected https' env HF_ENDPOINT=http://127.0.0.1.example $OUNCE pull plain/m
 fails 'other weights' 1 'bins/m: has its weights in pytorch_model.bin' $OUNCE pull bins/m
+fails 'nothing to download' 1 'bare/m: holds no file that is downloaded unless --include names it' $OUNCE pull bare/m
+ok 'and the branch is not named' test ! -e "$(repo bare)/refs/main"
+for t in soon 0 1e3 99999999999999999999; do fails "a timeout of $t" 1 "HF_HUB_DOWNLOAD_TIMEOUT: expected seconds, 1..86400, found $t" env HF_HUB_DOWNLOAD_TIMEOUT=$t $OUNCE pull plain/m; done
+fails 'a cache that cannot be made' 1 "error: /sys/none: $(LC_ALL=C mkdir /sys/none 2>&1 | sed 's/.*: //')" env HF_HOME=/sys/none/hf $OUNCE pull plain/m
 fails 'which GGUF?' 1 'holds 2 .gguf files; choose with --include: a-Q4_0.gguf, a-Q8_0.gguf' $OUNCE pull ggufs/m
 fails 'a full disk' 1 '.incomplete: File too large' bash -c "trap '' XFSZ; ulimit -f 2000; $OUNCE pull plain2/m"
 ok 'its part stays' test -s "$(repo plain2)/blobs/$want.incomplete"
