@@ -83,7 +83,7 @@ static oz_status take_open(oz_convert_take *out, const char *text, oz_ckpt **oth
     size_t unused;
     OZ_NEED(at && at > text && at[1], err, OZ_E_USAGE, "--take: must be PAT=OTHER, a pattern and a checkpoint, found '%s'", text);
     OZ_TRY(oz_cli_write_check(&unused, at + 1, err));
-    OZ_TRY(oz_ckpt_open(other, at + 1, err));
+    OZ_TRY(oz_cli_of_model(oz_ckpt_open(other, at + 1, err), at + 1, err));
     *out = (oz_convert_take){oz_strndup(text, (size_t)(at - text)), *other};
     return OZ_OK;
 }
@@ -92,11 +92,14 @@ static oz_status convert(const char *model, oz_convert_cfg *cfg, oz_err *err) {
     oz_ckpt *ckpt, **others = oz_alloc_array(takes.n + 1, sizeof *others);
     oz_convert_take *list = oz_alloc_array(takes.n + 1, sizeof *list);
     oz_convert *c = NULL;
-    oz_status st = oz_ckpt_open(&ckpt, model, err);
+    oz_status st = oz_cli_of_model(oz_ckpt_open(&ckpt, model, err), model, err);
     for (size_t i = 0; i < takes.n && st == OZ_OK; i++) st = take_open(&list[i], takes.items[i], &others[i], err);
     cfg->takes = list, cfg->n_takes = takes.n;
-    if (st == OZ_OK) st = oz_convert_new(&c, ckpt, cfg, err);
-    if (st == OZ_OK) st = write_out(c, err);
+    if (st == OZ_OK) {
+        st = oz_convert_new(&c, ckpt, cfg, err);
+        if (st == OZ_OK) st = write_out(c, err);
+        if (takes.n == 0) oz_cli_of_model(st, model, err); /* else it may lie in another */
+    }
     oz_convert_free(&c);
     for (size_t i = 0; i < takes.n; i++) {
         oz_free((char *)list[i].pattern);

@@ -111,7 +111,7 @@ static json_t *report(const oz_quantize *q, double seconds) {
 static oz_status calibration_read(oz_calibration *c, const char *model, oz_err *err) {
     oz_text_files files = {0};
     oz_tok *tok = NULL;
-    oz_status st = oz_text_files_open(&files, model, err);
+    oz_status st = oz_cli_of_model(oz_text_files_open(&files, model, err), model, err);
     if (st == OZ_OK && files.tokenizer) st = oz_cli_tok_open(&tok, &files, model, err);
     if (st == OZ_OK) st = oz_calibration_read(c, calibration, &(oz_calibration_cfg){tok, &files, n_samples, max_seq_len}, err);
     oz_tok_free(&tok);
@@ -172,8 +172,8 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     OZ_TRY(oz_cli_write_check(&cfg.shard_bytes, args[0], err));
     oz_status st = recipe_path ? oz_recipe_read(&recipe, recipe_path, err) : OZ_OK;
     cfg.recipe = recipe;
-    if (st == OZ_OK) st = oz_ckpt_open(&ckpt, args[0], err);
-    if (st == OZ_OK) st = oz_quantize_new(&q, ckpt, &cfg, err);
+    if (st == OZ_OK) st = oz_cli_of_model(oz_ckpt_open(&ckpt, args[0], err), args[0], err);
+    if (st == OZ_OK && (st = oz_quantize_new(&q, ckpt, &cfg, err)) != OZ_OK && !recipe_path) oz_cli_of_model(st, args[0], err); /* else it may lie in the recipe */
     oz_recipe_free(&recipe);
     if (st == OZ_OK) st = write_out(q, args[0], err);
     oz_quantize_free(&q);

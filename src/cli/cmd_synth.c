@@ -54,8 +54,8 @@ static oz_status run_split(const char *path, size_t shard_bytes, oz_pool *pool, 
     const int64_t start = oz_clock_us();
     oz_ckpt *c;
     oz_ffn_split *s = NULL;
-    OZ_TRY(oz_ckpt_open(&c, path, err));
-    oz_status st = oz_ffn_split_new(&s, c, n_experts, shard_bytes, err);
+    OZ_TRY(oz_cli_of_model(oz_ckpt_open(&c, path, err), path, err));
+    oz_status st = oz_cli_of_model(oz_ffn_split_new(&s, c, n_experts, shard_bytes, err), path, err);
     if (st == OZ_OK && !oz_cli_output.dry_run) st = oz_ffn_split_run(s, oz_cli_output.path, oz_cli_output.force, pool, err);
     if (st == OZ_OK) report(oz_ffn_split_layout(s), oz_ffn_split_count(s), start);
     oz_ffn_split_free(&s);
@@ -68,7 +68,7 @@ static oz_status run_random(const char *path, const oz_scheme *scheme, size_t sh
     json_t *config;
     oz_synth *s = NULL;
     OZ_TRY(load_config(&config, path, err));
-    oz_status st = oz_synth_new(&s, config, scheme, (uint64_t)(seed > 0 ? seed : 0), shard_bytes, err);
+    oz_status st = oz_cli_of_model(oz_synth_new(&s, config, scheme, (uint64_t)(seed > 0 ? seed : 0), shard_bytes, err), path, err);
     if (st == OZ_OK && !oz_cli_output.dry_run) st = oz_synth_run(s, oz_cli_output.path, oz_cli_output.force, pool, err);
     if (st == OZ_OK) report(oz_synth_layout(s), oz_synth_count(s), start);
     oz_synth_free(&s);

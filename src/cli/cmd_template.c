@@ -100,12 +100,12 @@ static oz_status with_model(const char *path, oz_err *err) {
     oz_text_files files;
     oz_template *t = NULL;
     oz_buf request = {0}, text = {0};
-    OZ_TRY(oz_text_files_open(&files, path, err));
+    OZ_TRY(oz_cli_of_model(oz_text_files_open(&files, path, err), path, err));
     json_t *kwargs = json_pack("{s:b}", "add_generation_prompt", generation), *special = oz_template_special_tokens(files.tokenizer_config);
     oz_template_args args = {.kwargs = kwargs, .special_tokens = special, .now = -1};
     oz_status st = OZ_OK;
     if (!files.chat_template) st = oz_err_set(err, OZ_E_NOT_FOUND, __FILE__, __LINE__, "%s: the model has no chat template", path);
-    if (st == OZ_OK) st = oz_template_new(&t, files.chat_template, strlen(files.chat_template), err);
+    if (st == OZ_OK) st = oz_cli_of_model(oz_template_new(&t, files.chat_template, strlen(files.chat_template), err), path, err);
     if (st == OZ_OK) st = read_request(&request, err);
     if (st == OZ_OK) st = oz_template_render_text(&text, t, request.data, request.len, &args, err);
     if (st == OZ_OK) print(&text);

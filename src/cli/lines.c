@@ -9,7 +9,7 @@
 
 oz_status oz_cli_tok_from(oz_tok **out, const char *path, oz_err *err) {
     oz_text_files files;
-    OZ_TRY(oz_text_files_open(&files, path, err));
+    OZ_TRY(oz_cli_of_model(oz_text_files_open(&files, path, err), path, err));
     oz_status st = oz_cli_tok_open(out, &files, path, err);
     oz_text_files_close(&files);
     return st;

@@ -41,7 +41,7 @@ static oz_status unknown(const char *name, oz_err *err) {
     size_t best = 3;
     for (const oz_cmd *const *c = COMMANDS; *c; c++) {
         size_t d = oz_str_distance(name, (*c)->name);
-        if (d < best) best = d, nearest = (*c)->name;
+        if (d < best && d < strlen((*c)->name) && d < strlen(name)) best = d, nearest = (*c)->name; /* they share something */
     }
     OZ_NEED(!nearest, err, OZ_E_USAGE, "%s: no such command (did you mean %s?)", name, nearest);
     OZ_FAIL(err, OZ_E_USAGE, "%s: no such command (ounce --help lists them)", name);

@@ -6,6 +6,7 @@ same 'help names the commands' 'usage: ounce COMMAND [options]' "$($OUNCE --help
 same 'help is help' "$($OUNCE --help)" "$($OUNCE help)"
 fails 'no command' 2 'usage: ounce COMMAND' $OUNCE
 fails 'unknown command' 2 'error: frobnicate: no such command (ounce --help lists them)' $OUNCE frobnicate
+fails 'nothing like a command' 2 'error: -x: no such command (ounce --help lists them)' $OUNCE -x
 fails 'help of an unknown command' 2 'no such command' $OUNCE help frobnicate
 fails 'full disk' 1 'error: stdout: No space left on device' sh -c "$OUNCE --help >/dev/full"
 fails 'closed pipe' 1 'error: stdout: Broken pipe' bash -c "set -o pipefail; (sleep 0.3; $OUNCE --help) | true"
@@ -74,7 +75,7 @@ else fails 'no driver' 1 'error: cuda: no NVIDIA driver on this machine' $OUNCE 
 # Values that were read as something else.
 fails 'half a byte is not no limit' 2 '--max-shard-size' $OUNCE convert "$T/m" -o "$T/none" --to f32 --max-shard-size 0.5
 fails 'a size behind a blank' 2 '--max-shard-size' $OUNCE convert "$T/m" -o "$T/none" --to f32 --max-shard-size ' -5'
-fails 'a seed beyond 2^53' 2 '--seed: must be an integer' $OUNCE run "$T/m" --ids "$T/ids" --seed 9007199254740993
+fails 'a seed beyond 2^53' 2 '--seed: must be an integer, 0..9007199254740992, found 9007199254740993' $OUNCE run "$T/m" --ids "$T/ids" --seed 9007199254740993
 fails 'an empty file name' 2 '--ids: its FILE is empty' $OUNCE logits "$T/m" --ids '' -o "$T/none"
 fails 'an empty folder name' 2 '--output: its DIR is empty' $OUNCE convert "$T/m" -o '' --to f32
 fails 'an empty model' 2 'run: argument 1 is empty' $OUNCE run '' -p x
@@ -88,3 +89,25 @@ fails 'more sequences than a call takes' 1 '--batch 4096: at most 512 sequences 
 fails 'a batch after nothing' 2 '--batch: expected' $OUNCE bench "$T/m" -b 1,
 printf '1\0002 3' >"$T/nul"
 fails 'a NUL among ids' 1 'byte 0: expected a token id' $OUNCE logits "$T/m" --ids "$T/nul" -o "$T/none"
+
+# What is wrong inside a model is told with the model's name as it was given: two may stand on the command line.
+cp -r "$T/m" "$T/cut" && head -c 7 "$T/m/model.safetensors" >"$T/cut/model.safetensors"
+cp -r "$T/m" "$T/config" && jq '.num_hidden_layers = 0' "$T/m/config.json" >"$T/config/config.json"
+for c in 'run --ids IDS' 'logits --ids IDS -o NONE' 'bench -p 1 -n 1 -r 1' 'kl --text IDS MODEL' 'convert -o NONE --to f32' 'quantize -o NONE --scheme W8A8' 'synth --split-ffn 2 -o NONE'; do
+    args=$(echo "${c#* }" | sed "s,IDS,$T/ids,; s,NONE,$T/none,; s,MODEL,$T/m,")
+    for m in "$T/cut" "$T/cut/"; do fails "${c%% *}: $m" 1 "error: $m: model.safetensors: 7 bytes, too short" $OUNCE ${c%% *} "$m" $args; done
+    [[ $c == @(kl|convert)* ]] || fails "${c%% *}: a bad config" 1 "error: $T/config: config.json.num_hidden_layers: must be 1..1024, found 0" $OUNCE ${c%% *} "$T/config" $args
+done
+fails 'kl: the second model' 1 "error: $T/cut: model.safetensors: 7 bytes" $OUNCE kl tests/golden/gguf/llama.gguf "$T/cut" --text "$T/ids"
+mkdir "$T/text" && echo '{"chat_template":5}' >"$T/text/tokenizer_config.json" && echo '{}' >"$T/text/tokenizer.json"
+for c in tokenize detokenize template; do fails "$c: a bad file" 1 "error: $T/text: tokenizer_config.json: chat_template: must be a string or an array" $OUNCE $c "$T/text"; done
+echo '{}' >"$T/text/tokenizer_config.json" && printf '{{ bad' >"$T/text/chat_template.jinja"
+fails 'template: a bad template' 1 "error: $T/text: chat template, line 1: expected" $OUNCE template "$T/text"
+for c in "ppl --text $T" "quantize -o $T/none --scheme W4A16 --group-size 16 --method gptq --calibration $T"; do
+    fails "${c%% *}: a folder as a text" 1 "$T: Is a directory" $OUNCE ${c%% *} "$T/m" ${c#* }
+    ok "${c%% *}: and no memory is lost" bash -c '! grep -q LeakSanitizer "$1"' _ "$T/err"
+done
+
+# What a file says does not speak to the terminal.
+cp -r "$T/m" "$T/esc" && jq '.model_type = "\u001b[31mred\nerror: x"' "$T/m/config.json" >"$T/esc/config.json"
+fails 'an escape sequence in a file' 1 'model_type: "\x1b[31mred\x0aerror: x" is not run here' $OUNCE run "$T/esc" --ids "$T/ids"
