@@ -124,6 +124,7 @@ alike() { # NAME MODEL
     $OUNCE run "$2" --ids "$T/ids" -n 1 --device cpu -q >"$T/out" 2>"$T/err"
     local want found
     want=$(sed -n 's/^error: //p' "$T/err")
+    want=${want#"$2: "} # whose name inspect has said already
     found=$($OUNCE inspect "$2" --json -q 2>"$T/err2" | jq -r '.run.error // ""')
     same "run and inspect alike: $1" "$want" "$found"
     [ -n "$want" ] || return
