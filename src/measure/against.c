@@ -16,14 +16,15 @@ typedef struct tally {
     float *original, *value, *codes, *scales, *zeros, *low, *high; /* room of the thread's own */
 } tally;
 
-typedef struct pass { const oz_weight *w, *original; float lo, hi; bool is_float, asymmetric; tally *tallies; } pass;
+/* by: how rounding goes about it. */
+typedef struct pass { const oz_weight *w, *original; float lo, hi; bool is_float; oz_rtn by; tally *tallies; } pass;
 
 /* ---- what rounding to nearest gives ---- */
 
-static float nearest(const pass *p, float t) {
+static float nearest(const pass *p, float x, float scale, float zero) {
     const oz_codec_info *info = oz_codec_get(p->w->codec);
-    if (!p->is_float) return nearbyintf(t < p->lo ? p->lo : t > p->hi ? p->hi : t);
-    if (!info->codebook) return oz_f32_from_e4m3(oz_e4m3_from_f32(t));
+    const float t = x / scale;
+    if (!info->codebook) return oz_rtn_code(&p->by, x, scale, zero);
     int best = 0; /* ties go to even indices, which have even mantissas */
     for (int i = 1; i < 16; i++) {
         const float d = fabsf((float)info->codebook[i] * info->unit - t), least = fabsf((float)info->codebook[best] * info->unit - t);
@@ -48,15 +49,15 @@ static void codes_compare(const pass *p, tally *t, int64_t r) {
     const oz_weight *w = p->w;
     const oz_codec_info *info = oz_codec_get(w->codec);
     for (int64_t c = 0; c < w->cols; c++) {
-        const int64_t g = w->g_idx ? w->g_idx[c] : c / w->group_size;
+        const int64_t g = oz_weight_group(w, c);
         const float code = info->codebook ? (float)info->codebook[(int)t->codes[c]] * info->unit : t->codes[c], want = t->original[c] / t->scales[g] + t->zeros[g];
-        t->n_nearest += code == nearest(p, want);
+        t->n_nearest += code == nearest(p, t->original[c], t->scales[g], t->zeros[g]);
         if (is_far(p, want, code) && t->n_far++ == 0) t->row = r, t->col = c;
     }
     t->n_codes += w->cols;
 }
 
-/* As number.h has it; scales that rows share are left out. */
+/* Scales that rows share are left out. */
 static void scales_compare(const pass *p, tally *t, int64_t r) {
     const oz_weight *w = p->w;
     const int64_t n = oz_weight_groups(w);
@@ -64,15 +65,13 @@ static void scales_compare(const pass *p, tally *t, int64_t r) {
     if (w->one_scale || w->scale_rows > 1 || info->codebook || w->scale_dtype == OZ_DTYPE_F8_E8M0 || w->scale_dtype == OZ_DTYPE_F8_E4M3) return;
     for (int64_t g = 0; g < n; g++) t->low[g] = t->high[g] = 0;
     for (int64_t c = 0; c < w->cols; c++) {
-        const int64_t g = w->g_idx ? w->g_idx[c] : c / w->group_size;
+        const int64_t g = oz_weight_group(w, c);
         t->low[g] = fminf(t->low[g], t->original[c]), t->high[g] = fmaxf(t->high[g], t->original[c]);
     }
-    const float span = p->is_float ? 896 : p->hi - p->lo;
     for (int64_t g = 0; g < n; g++) {
-        float want = (p->asymmetric ? t->high[g] - t->low[g] : 2 * fmaxf(t->high[g], -t->low[g])) / span, stored;
-        oz_from_f32(&stored, w->scale_dtype, &want, 1);
-        oz_to_f32(&want, w->scale_dtype, &stored, 1);
-        const bool same = want == 0 || t->scales[g] == want; /* of a group without values any will do */
+        float scale, zero;
+        const bool empty = t->low[g] == t->high[g]; /* any will do */
+        const bool same = empty || (oz_rtn_scale(&scale, &zero, &p->by, t->low[g], t->high[g], NULL) == OZ_OK && t->scales[g] == scale && t->zeros[g] == zero);
         t->n_scales_nearest += same;
         if (!same && t->n_far_scales++ == 0) t->scale_row = r, t->scale_col = g;
     }
@@ -157,10 +156,9 @@ static void measure_of(oz_compared *c, const tally *t, int64_t n) {
 
 static oz_status compare_matrix(oz_compared *c, const oz_weight *w, const oz_weight *original, const oz_scheme *s, oz_pool *pool, const oz_findings *f, oz_err *err) {
     const int n_threads = oz_pool_threads(pool);
-    pass p = {.w = w, .original = original, .is_float = s->is_float, .asymmetric = w->zeros || w->zero_words};
+    pass p = {.w = w, .original = original, .is_float = s->is_float, .by = {.codec = s->is_float ? OZ_CODEC_F8E4M3 : OZ_CODEC_I8, .scale_dtype = w->scale_dtype, .asymmetric = !s->symmetric, .bits = s->bits}};
     if (s->quantized && s->is_float) p.hi = s->bits == 4 ? 6 : 448, p.lo = -p.hi;
     else if (s->quantized) p.lo = (float)-(1 << (s->bits - 1)), p.hi = -p.lo - 1;
-    if (s->quantized && s->symmetric) p.asymmetric = false;
     void *mem = NULL;
     p.tallies = oz_alloc_array((size_t)n_threads, sizeof *p.tallies);
     oz_status st = room_new(&mem, p.tallies, w, n_threads, err);

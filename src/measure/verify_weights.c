@@ -42,7 +42,7 @@ static void look_at(const pass *p, tally *t, int64_t r, const float *codes, cons
     const oz_codec_info *info = oz_codec_get(p->w->codec);
     bool lives = false;
     for (int64_t c = 0; c < p->w->cols; c++) {
-        const int64_t g = p->w->g_idx ? p->w->g_idx[c] : c / p->step;
+        const int64_t g = oz_weight_group(p->w, c);
         const float x = info->codebook ? info->codebook[(int)codes[c]] : codes[c] - (zeros ? zeros[g] : 0);
         if (!isfinite(x)) place_add(&t->bad, r, c);
         if (p->lo < p->hi) t->n_clip += codes[c] <= p->lo || codes[c] >= p->hi;
@@ -62,7 +62,7 @@ static void look_at_scales(const pass *p, tally *t, int64_t r) {
     float *logs = p->logs + r / (w->scale_rows > 1 ? w->scale_rows : 1) * p->n_groups;
     for (int64_t g = 0; g < p->n_groups; g++) logs[g] = NAN;
     for (int64_t c = 0; c < w->cols; c++) {
-        const int64_t g = w->g_idx ? w->g_idx[c] : c / p->step;
+        const int64_t g = oz_weight_group(w, c);
         if (isnan(logs[g]) && t->row[c] - t->zeros[g] != 0) logs[g] = log2f(t->scales[g]);
     }
 }

@@ -282,6 +282,8 @@ oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckp
     const prefix names = prefix_of(config, ckpt);
     OZ_NEED(d.n_layers * (d.n_experts + 1) <= MAX_EXPERTS, err, OZ_E_UNSUPPORTED, "config.json: %lld layers with %lld experts each: at most %d experts in all are planned for", (long long)d.n_layers,
             (long long)d.n_experts, MAX_EXPERTS);
+    OZ_NEED(!ckpt || (uint64_t)(d.n_layers * (d.n_experts + 1)) <= oz_ckpt_count(ckpt), err, OZ_E_FORMAT, "config.json: %lld layers with %lld experts each, and only %zu tensors are there (%s)", (long long)d.n_layers,
+            (long long)d.n_experts, oz_ckpt_count(ckpt), oz_ckpt_path(ckpt)); /* so that what is planned is bounded by what is stored */
     for (int layer = -1; layer < d.n_layers; layer++) {
         const oz_layer_kind kind = layer >= 0 ? arch->layer(&d, layer) : (oz_layer_kind){0};
         for (const oz_arch_row *const *t = tables_of(arch, ckpt); *t; t++) list_table(out, &cap, &d, &names, *t, layer, layer >= 0 ? &kind : NULL);

@@ -78,9 +78,10 @@ typedef struct oz_weight {
     int64_t zero_word_step, zero_group_step; /* bytes between words of a stream, and between streams */
     oz_order zero_order;
     int32_t zero_add;     /* 1: GPTQ's first format stores one less */
-    const int32_t *g_idx; /* [cols] or NULL: the group of each column */
+    const void *g_idx;    /* int32 [cols] as stored, aligned or not, or NULL: the group of each column (oz_weight_group) */
 } oz_weight;
 int64_t oz_weight_groups(const oz_weight *w); /* scales a row: ceil(cols / group_size) */
+int64_t oz_weight_group(const oz_weight *w, int64_t col); /* that a column belongs to */
 /* The stored row that holds logical (Hugging Face order) row r. */
 int64_t oz_weight_stored_row(const oz_weight *w, int64_t r);
 /* Columns [col0, col0+n) of logical row r, dequantized in f32. */

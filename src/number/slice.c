@@ -31,7 +31,7 @@ static void order_make(int32_t *order, const oz_weight *w) {
     int64_t at = 0;
     for (int64_t g = 0; g < oz_weight_groups(w); g++)
         for (int64_t c = 0; c < w->cols; c++)
-            if (w->g_idx[c] == g) order[at++] = (int32_t)c;
+            if (oz_weight_group(w, c) == g) order[at++] = (int32_t)c;
 }
 
 /* Codes of one row as they are kept: bytes where a row lies in one piece, else integers of 4 or 8 bits. */

@@ -145,6 +145,13 @@ int64_t oz_codec_row_bytes(oz_codec c, int64_t cols) {
 
 /* ---- weights ---- */
 
+int64_t oz_weight_group(const oz_weight *w, int64_t col) {
+    int32_t g;
+    if (!w->g_idx) return w->group_size > 0 ? col / w->group_size : 0;
+    memcpy(&g, (const char *)w->g_idx + col * (int64_t)sizeof g, sizeof g);
+    return g;
+}
+
 int64_t oz_weight_groups(const oz_weight *w) { return w->group_size > 0 ? (w->cols + w->group_size - 1) / w->group_size : 1; }
 
 /* llama.cpp stores head h of q and k as [head_dim / 2, 2] where Hugging Face has [2, head_dim / 2], because its rotary
@@ -195,12 +202,12 @@ void oz_weight_scales(float *scales, float *zeros, const oz_weight *w, int64_t s
 
 void oz_weight_row(float *dst, const oz_weight *w, int64_t r, int64_t col0, int64_t n) {
     const oz_codec_info *info = &CODECS[w->codec];
-    const int64_t stored = oz_weight_stored_row(w, r), n_groups = oz_weight_groups(w), step = w->group_size > 0 ? w->group_size : w->cols;
+    const int64_t stored = oz_weight_stored_row(w, r), n_groups = oz_weight_groups(w);
     oz_weight_codes(dst, w, stored, col0, n);
     if (!w->scales) return;
     float scale = 0, zero = 0;
     for (int64_t c = col0, last = -1; c < col0 + n; c++) {
-        const int64_t g = w->g_idx ? w->g_idx[c] : c / step;
+        const int64_t g = oz_weight_group(w, c);
         if (g != last) scale = scale_at(w, n_groups, stored, g), zero = zero_at(w, n_groups, stored, last = g);
         float *v = &dst[c - col0];
         if (info->codebook) *v = (float)info->codebook[(int)*v] * info->unit;

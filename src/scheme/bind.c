@@ -15,10 +15,15 @@ static const char *const SUFFIXES[] = {
 };
 enum { N_SUFFIXES = sizeof SUFFIXES / sizeof *SUFFIXES };
 
+/* Asked for all suffixes of all modules, of which there may be tens of thousands: names of a usual length are put together in place. */
 static const oz_tensor *find(const oz_ckpt *c, const oz_module *m, const char *suffix) {
-    char *name = oz_asprintf("%s%s", m->name, suffix);
+    char place[256];
+    const size_t n = strlen(m->name), n_suffix = strlen(suffix) + 1;
+    char *name = n + n_suffix <= sizeof place ? place : oz_alloc(n + n_suffix);
+    memcpy(name, m->name, n);
+    memcpy(name + n, suffix, n_suffix);
     const oz_tensor *t = oz_ckpt_find(c, name);
-    oz_free(name);
+    if (name != place) oz_free(name);
     return t;
 }
 
@@ -219,23 +224,24 @@ static oz_status bind_g_idx(oz_weight *w, const oz_tensor *t, const oz_part *p, 
     OZ_TRY(need_dtype(t, p, s, err));
     if (!same_shape(t, p)) return wrong_shape(t, p, err);
     const int64_t n = oz_weight_groups(w), size = w->group_size;
-    const int32_t *g = t->data;
+    const oz_weight by = {.g_idx = t->data};
     bool plain = true, made = true;
-    for (int64_t c = 0; c < m->cols; c++) plain &= g[c] == c / size, made &= g[c] != -1;
+    for (int64_t c = 0; c < m->cols; c++) plain &= oz_weight_group(&by, c) == c / size, made &= oz_weight_group(&by, c) != -1;
     if (plain || !made) return OZ_OK;
     int64_t *count = oz_alloc_array((size_t)n, sizeof *count), bad = -1;
     for (int64_t c = 0; c < m->cols && bad < 0; c++) {
-        if (g[c] < 0 || g[c] >= n) bad = c;
-        else count[g[c]]++;
+        const int64_t g = oz_weight_group(&by, c);
+        if (g < 0 || g >= n) bad = c;
+        else count[g]++;
     }
     oz_status st = OZ_OK;
-    if (bad >= 0) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected groups 0..%lld, found %d at column %lld (%s)", t->name, (long long)n - 1, g[bad], (long long)bad, t->file_name);
+    if (bad >= 0) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected groups 0..%lld, found %lld at column %lld (%s)", t->name, (long long)n - 1, (long long)oz_weight_group(&by, bad), (long long)bad, t->file_name);
     for (int64_t i = 0; i < n && st == OZ_OK; i++) {
         const int64_t want = i < n - 1 ? size : m->cols - (n - 1) * size;
         if (count[i] != want) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected %lld columns of group %lld, found %lld (%s)", t->name, (long long)want, (long long)i, (long long)count[i], t->file_name);
     }
     oz_free(count);
-    w->g_idx = g;
+    if (st == OZ_OK) w->g_idx = t->data;
     return st;
 }
 
