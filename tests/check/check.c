@@ -3,7 +3,8 @@
  *   check --mutations [--level L] [--only SLOT]     breaks one thing at a time and demands that a suite goes red
  *   check --device cuda [--every N]                the operations, products and lowered programs of another device beside the CPU's
  *   check --mutations --device cuda                the same on that device; check-mutated also breaks its kernels from inside
- *   check --bench [--format text|csv|json]          speed of the slots, beside this machine's measured ceilings */
+ *   check --bench [--format text|csv|json]          speed of the slots, beside this machine's measured ceilings
+ *   check --bench --only planning                  schemes of 10,000 modules, resolved and checked */
 #include "base/opt.h"
 #include "device.h"
 #include "suites.h"
@@ -111,6 +112,7 @@ static oz_status run(const options *o, int *n_red, oz_err *err) {
         *n_red = ck_device_bench(o->device, o->only, false, err);
         return *n_red < 0 ? err->code : OZ_OK;
     }
+    if (o->bench && o->only && strcmp(o->only, "planning") == 0) return ck_bench_planning(err);
     if (o->bench) {
         ck_bench_cfg cfg = {o->level, o->only, o->format, (int)o->threads};
         return ck_bench(&cfg, err);

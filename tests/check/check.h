@@ -36,6 +36,7 @@ int ck_mutations(const char *level, const char *only, uint64_t seed); /* number 
 
 typedef struct ck_bench_cfg { const char *level, *only, *format; int threads; } ck_bench_cfg;
 oz_status ck_bench(const ck_bench_cfg *cfg, oz_err *err);
+oz_status ck_bench_planning(oz_err *err); /* --only planning */
 
 
 oz_status ck_init(ck *c, const char *level, uint64_t seed, oz_err *err);

@@ -22,6 +22,19 @@ static void round_trip(const oz_module *modules, const oz_scheme *schemes, size_
     json_decref(config);
 }
 
+static void count(void *arg, bool is_error, const char *text) {
+    if (!text[0]) __builtin_trap();
+    *(size_t *)arg += is_error;
+}
+
+/* Who takes findings gets an error if, and only if, the first one ends it for others. */
+static void all_findings(const json_t *config, const oz_module *modules, size_t n, bool is_good) {
+    oz_scheme schemes[4];
+    size_t n_errors = 0;
+    if (oz_scheme_resolve_all(schemes, config, modules, n, &(oz_findings){count, &n_errors}, &(oz_err){0}) != OZ_OK) __builtin_trap();
+    if (is_good != (n_errors == 0)) __builtin_trap();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     static const oz_module modules[] = {
         {"model.embed_tokens", "Embedding", 16, 32, false},
@@ -35,7 +48,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     oz_log_quiet(true);
     if (oz_json_parse(&config, (const char *)data, n, "fuzz", NULL) != OZ_OK) return 0;
     oz_err err = {0};
-    if (oz_scheme_resolve(schemes, config, modules, N, &err) == OZ_OK) {
+    const bool is_good = oz_scheme_resolve(schemes, config, modules, N, &err) == OZ_OK;
+    all_findings(config, modules, N, is_good);
+    if (is_good) {
         for (int i = 0; i < N; i++) {
             oz_part parts[OZ_MAX_PARTS];
             if (oz_scheme_parts(parts, &schemes[i], modules[i].rows, modules[i].cols, OZ_DTYPE_BF16) < 1) __builtin_trap();
