@@ -149,7 +149,9 @@ static void run_gather(const oz_step_call *x, const oz_step *s) {
 
 static void run_route(const oz_step_call *x, const oz_step *s) {
     const oz_step_buf *b = &x->p->bufs[s->src];
-    oz_dev_ops(x->dev)->route(x->dev, &x->p->route, col(b, 0), b->width, x->n_tok);
+    oz_route r = x->p->route;
+    r.bias = s->vec;
+    oz_dev_ops(x->dev)->route(x->dev, &r, col(b, 0), b->width, x->n_tok);
 }
 
 static void run_sort(const oz_step_call *x, const oz_step *s) { oz_dev_ops(x->dev)->sort(x->dev, &x->p->route, x->n_tok); }

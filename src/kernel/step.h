@@ -13,9 +13,12 @@ struct oz_route {
     int32_t *experts; float *weights; /* [pairs]: a token's experts from the likeliest down, ties to the lower number */
     int32_t *pairs, *rows;            /* [pairs]: the pair of a sorted row, the sorted row of a pair */
     int32_t *starts;                  /* [n_experts + 1]: expert e has the sorted rows [starts[e], starts[e + 1]) */
-    bool raw;                         /* weights as the softmax over all experts has them, not divided by the sum of the chosen */
+    bool sigmoid;                     /* an expert's score is the sigmoid of its logit: what is chosen by, with its bias, and its weight, without; else its logit, and the softmax over all */
+    const float *bias;                /* [n_experts] or NULL */
+    bool raw;                         /* weights as they are, not divided by the sum of the chosen */
     float scale;                      /* on the weights; 0: none */
     int64_t n_groups, top_groups;     /* experts of the top_groups groups alone (of neighbours, all of one size) whose best are best, ties to the lower number; 0, 0: all */
+    bool best_two;                    /* the sum of a group's best two counts */
 };
 
 struct oz_grouped_args {

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-#define ARCHITECTURES(row) row(deepseek) row(deepseek_v2) row(gemma) row(gemma2) row(gemma3) row(gemma3_text) row(jamba) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3) row(qwen3_moe)
+#define ARCHITECTURES(row) row(deepseek) row(deepseek_v2) row(deepseek_v3) row(gemma) row(gemma2) row(gemma3) row(gemma3_text) row(jamba) row(llama) row(mistral) row(mixtral) row(phi3) row(qwen2) row(qwen3) row(qwen3_moe)
 #define DECLARE(name) extern const oz_arch oz_arch_##name;
 #define ADDRESS(name) &oz_arch_##name,
 ARCHITECTURES(DECLARE)
@@ -53,7 +53,7 @@ const oz_arch_row oz_rows_experts[] = {
 
 const char *oz_role_name(oz_role r) {
     static const char *const names[OZ_ROLE_COUNT] = {"embed", "head", "norm", "attn_q", "attn_k", "attn_v", "attn_o", "attn_qkv", "ffn_gate", "ffn_up", "ffn_down",
-                                                      "ffn_gate_up", "router", "expert_gate", "expert_up", "expert_down", "attn_q_a", "attn_q_b", "attn_kv_a", "attn_kv_b", "ssm_in", "ssm_x", "ssm_dt", "ssm_out", "ssm_a", "ssm", "shared_gate", "shared_up", "shared_down"};
+                                                      "ffn_gate_up", "router", "router_bias", "expert_gate", "expert_up", "expert_down", "attn_q_a", "attn_q_b", "attn_kv_a", "attn_kv_b", "ssm_in", "ssm_x", "ssm_dt", "ssm_out", "ssm_a", "ssm", "shared_gate", "shared_up", "shared_down"};
     return names[r];
 }
 

@@ -47,6 +47,7 @@ oz_status oz_surplus_check(const oz_ckpt *c, const oz_arch_list *list, const oz_
         const oz_tensor *x = oz_ckpt_at(c, i);
         const char *dot = strrchr(x->name, '.');
         int64_t k;
+        if (oz_map_get(modules, x->name, strlen(x->name), &k)) continue; /* a parameter that is no module's */
         if (is_idle_kv(x->name, kv.quantized))
             st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected none, since quantization_config.kv_cache_scheme is absent; found one (%s)", x->name, x->file_name);
         else if (dot && oz_map_get(modules, x->name, (size_t)(dot - x->name), &k) && !schemes[k].unknown && !is_needed(list, (size_t)k, &schemes[k], x->name, dot, kv.quantized))

@@ -36,7 +36,7 @@ typedef struct oz_dims {
     int64_t n_experts, top_k;    /* 0: no mixture of experts */
     int64_t expert_ffn, shared_ffn; /* widths of an expert, and of the feed-forward that every token of a layer with experts takes besides; shared 0: none */
     int64_t n_groups, top_groups; /* see oz_route */
-    bool route_raw;
+    bool route_raw, route_sigmoid, route_best_two;
     double route_scale;
     uint64_t plain[OZ_MAX_LAYERS / 64]; /* layers without experts in a model that has some */
     double rms_norm_eps;
@@ -58,7 +58,7 @@ typedef enum oz_slot {
     OZ_SLOT_ATTN_NORM = OZ_SLOT_PER_LAYER, OZ_SLOT_Q, OZ_SLOT_K, OZ_SLOT_V, OZ_SLOT_O, OZ_SLOT_Q_NORM, OZ_SLOT_K_NORM,
     OZ_SLOT_Q_A, OZ_SLOT_Q_A_NORM, OZ_SLOT_KV_A, OZ_SLOT_KV_A_NORM, OZ_SLOT_KV_B,
     OZ_SLOT_SSM_IN, OZ_SLOT_SSM_CONV, OZ_SLOT_SSM_X, OZ_SLOT_SSM_DT_NORM, OZ_SLOT_SSM_B_NORM, OZ_SLOT_SSM_C_NORM, OZ_SLOT_SSM_DT, OZ_SLOT_SSM_A, OZ_SLOT_SSM_D, OZ_SLOT_SSM_OUT, OZ_SLOT_ATTN_POST_NORM,
-    OZ_SLOT_FFN_NORM, OZ_SLOT_GATE, OZ_SLOT_UP, OZ_SLOT_DOWN, OZ_SLOT_FFN_POST_NORM, OZ_SLOT_ROUTER, OZ_SLOT_SHARED_GATE, OZ_SLOT_SHARED_UP, OZ_SLOT_SHARED_DOWN,
+    OZ_SLOT_FFN_NORM, OZ_SLOT_GATE, OZ_SLOT_UP, OZ_SLOT_DOWN, OZ_SLOT_FFN_POST_NORM, OZ_SLOT_ROUTER, OZ_SLOT_ROUTER_BIAS, OZ_SLOT_SHARED_GATE, OZ_SLOT_SHARED_UP, OZ_SLOT_SHARED_DOWN,
     OZ_SLOT_PER_EXPERT,
     OZ_SLOT_EXPERT_GATE = OZ_SLOT_PER_EXPERT, OZ_SLOT_EXPERT_UP, OZ_SLOT_EXPERT_DOWN, OZ_SLOT_COUNT
 } oz_slot;

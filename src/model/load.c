@@ -199,7 +199,7 @@ static oz_status route_new(oz_model *m, oz_err *err) {
     oz_program *p = &m->program;
     oz_route *r = &p->route;
     r->n_experts = m->dims.n_experts, r->top_k = m->dims.top_k;
-    r->raw = m->dims.route_raw, r->scale = (float)m->dims.route_scale, r->n_groups = m->dims.n_groups, r->top_groups = m->dims.top_groups;
+    r->sigmoid = m->dims.route_sigmoid, r->best_two = m->dims.route_best_two, r->raw = m->dims.route_raw, r->scale = (float)m->dims.route_scale, r->n_groups = m->dims.n_groups, r->top_groups = m->dims.top_groups;
     const size_t n_pairs = (size_t)(m->info.max_tok * r->top_k);
     const struct { void **out; size_t n; } want[] = {{(void **)&r->experts, n_pairs}, {(void **)&r->weights, n_pairs}, {(void **)&r->pairs, n_pairs},
                                                      {(void **)&r->rows, n_pairs}, {(void **)&r->starts, (size_t)r->n_experts + 1}};

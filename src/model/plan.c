@@ -270,7 +270,7 @@ static void emit_moe(oz_model *m, int layer, const oz_layer_kind *kind) {
     emit_norm(m, layer, OZ_BUF_X, OZ_BUF_RESIDUAL, 0, oz_model_slot(m, layer, OZ_SLOT_FFN_NORM).vec, 1, d->hidden_size);
     emit_linears(m, layer, in(OZ_BUF_ROUTER), in(OZ_BUF_X), router, 1);
     oz_step *s = emit(m, OZ_OP_ROUTE, layer);
-    s->src = OZ_BUF_ROUTER, s->n = d->n_experts;
+    s->src = OZ_BUF_ROUTER, s->n = d->n_experts, s->vec = oz_model_slot(m, layer, OZ_SLOT_ROUTER_BIAS).vec;
     if (m->taps & OZ_TAP_ROUTE) {
         s = emit(m, OZ_OP_TAP, layer);
         s->src = OZ_BUF_ROUTER, s->n = d->top_k, s->tap = OZ_TAP_ROUTE;
@@ -386,6 +386,7 @@ static void step_print(const oz_model *m, const oz_step *s, FILE *out) {
     case OZ_OP_ROUTE:
         fprintf(out, "experts, weights [tokens, %lld] <- %s", (long long)m->dims.top_k, buf_names[s->src]);
         if (m->dims.n_groups) fprintf(out, ", of %lld of %lld groups", (long long)m->dims.top_groups, (long long)m->dims.n_groups);
+        if (m->dims.route_sigmoid) fprintf(out, ", sigmoids%s", s->vec ? ", biased to choose" : "");
         if (!m->dims.route_raw) fprintf(out, ", renormalised");
         if (m->dims.route_scale > 0) fprintf(out, ", times %g", m->dims.route_scale);
         break;

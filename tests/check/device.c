@@ -606,11 +606,14 @@ static void experts_case(dck *k) {
     const int64_t n_e = ck_int(c, 1, MAX_EXPERTS), top = ck_int(c, 1, n_e < 4 ? n_e : 4), n_tok = ck_int(c, 1, 40), n = 16 * ck_int(c, 1, 9), rows = ck_int(c, 1, 70), pairs = n_tok * top;
     float *logits = floats(c, n_tok * n_e, ck_int(c, 0, 3) ? CK_NORMAL : CK_INTEGER), *x = floats(c, n_tok * n, CK_NORMAL), *spread = oz_alloc_array((size_t)(pairs * n), 4);
     host_route h, g;
-    const bool grouped = n_e % 2 == 0 && top <= n_e / 2 && ck_int(c, 0, 1);
+    const bool grouped = n_e % 2 == 0 && top <= n_e / 2 && ck_int(c, 0, 1), sigmoid = ck_int(c, 0, 1);
+    float *bias = floats(c, n_e, CK_NORMAL);
+    dbuf bd = dbuf_new(k, (size_t)n_e * 4, bias);
     const oz_route host = {.n_experts = n_e, .top_k = top, .experts = h.experts, .weights = h.weights, .pairs = h.pairs, .rows = h.rows, .starts = h.starts, .raw = ck_int(c, 0, 1),
-                           .scale = ck_int(c, 0, 1) ? 2.5f : 0, .n_groups = grouped ? 2 : 0, .top_groups = grouped};
+                           .scale = ck_int(c, 0, 1) ? 2.5f : 0, .n_groups = grouped ? 2 : 0, .top_groups = grouped, .sigmoid = sigmoid, .best_two = sigmoid && grouped && n_e > 2, .bias = sigmoid ? bias : NULL};
     dbuf mem[5] = {dbuf_new(k, (size_t)pairs * 4, NULL), dbuf_new(k, (size_t)pairs * 4, NULL), dbuf_new(k, (size_t)pairs * 4, NULL), dbuf_new(k, (size_t)pairs * 4, NULL), dbuf_new(k, (size_t)(n_e + 1) * 4, NULL)};
     oz_route dev = host;
+    if (dev.bias) dev.bias = bd.p;
     dev.experts = mem[0].p, dev.weights = mem[1].p, dev.pairs = mem[2].p, dev.rows = mem[3].p, dev.starts = mem[4].p;
     dbuf ld = dbuf_new(k, (size_t)(n_tok * n_e) * 4, logits), xd = dbuf_new(k, (size_t)(n_tok * n) * 4, x), sd = dbuf_new(k, (size_t)(pairs * n) * 4, NULL), yd = dbuf_new(k, (size_t)(pairs * rows) * 4, NULL),
          od = dbuf_new(k, (size_t)(n_tok * n) * 4, NULL);
@@ -652,7 +655,8 @@ static void experts_case(dck *k) {
         if (packed[e]) k->ops->packed_free(k->dev, &packed[e]);
         weight_free(&w[e]);
     }
-    dbuf *bufs[] = {&mem[0], &mem[1], &mem[2], &mem[3], &mem[4], &ld, &xd, &sd, &yd, &od};
+    oz_free(bias);
+    dbuf *bufs[] = {&bd, &mem[0], &mem[1], &mem[2], &mem[3], &mem[4], &ld, &xd, &sd, &yd, &od};
     for (int j = 0; j < CK_COUNT(bufs); j++) dbuf_free(k, bufs[j]);
     oz_free(logits), oz_free(x), oz_free(spread), oz_free(sum);
 }

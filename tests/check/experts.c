@@ -17,18 +17,28 @@ static void fill_router(ck *c, float *logits, int64_t n, int i) {
     if (i % 9 == 4) logits[ck_int(c, 0, n - 1)] = i % 2 ? NAN : -INFINITY;
 }
 
-/* Whether an expert is in one of the groups whose best are best. */
-static bool open_to(const float *logits, const oz_route *r, int32_t e) {
-    if (!r->n_groups) return true;
-    const int32_t n = (int32_t)(r->n_experts / r->n_groups);
-    int32_t best[OZ_MAX_GROUPS];
-    for (int32_t g = 0; g < r->n_groups; g++) {
-        best[g] = g * n;
-        for (int32_t i = g * n; i < (g + 1) * n; i++)
-            if (before(logits, i, best[g])) best[g] = i;
+/* What a group counts by: its best expert, or the sum of its best two. */
+static double group_score(const float *chosen_by, const oz_route *r, int32_t g) {
+    const int32_t n = (int32_t)(r->n_experts / r->n_groups), first = g * n;
+    int32_t best = first, next = -1;
+    for (int32_t i = first + 1; i < first + n; i++) {
+        if (before(chosen_by, i, best)) next = best, best = i;
+        else if (next < 0 || before(chosen_by, i, next)) next = i;
     }
+    const double a = isnan(chosen_by[best]) ? -INFINITY : chosen_by[best], b = next < 0 || isnan(chosen_by[next]) ? -INFINITY : chosen_by[next];
+    return r->best_two ? (float)(a + b) : a;
+}
+
+/* Whether an expert is in one of the groups that count most. */
+static bool open_to(const float *chosen_by, const oz_route *r, int32_t e) {
+    if (!r->n_groups) return true;
+    const int32_t own = e / (int32_t)(r->n_experts / r->n_groups);
+    const double score = group_score(chosen_by, r, own);
     int64_t better = 0;
-    for (int32_t g = 0; g < r->n_groups; g++) better += before(logits, best[g], best[e / n]);
+    for (int32_t g = 0; g < r->n_groups; g++) {
+        const double other = group_score(chosen_by, r, g);
+        better += other > score || (other == score && g < own);
+    }
     return better < r->top_groups;
 }
 
@@ -41,36 +51,52 @@ static oz_route rule_of(ck *c, int i) {
         r.n_experts *= r.n_groups, open *= r.top_groups;
     }
     r.top_k = i % 7 == 0 ? open : ck_int(c, 1, open < 9 ? open : 9);
+    r.sigmoid = i % 8 > 4, r.best_two = r.sigmoid && r.n_groups && r.n_experts > r.n_groups;
     return r;
 }
+
+/* By what an expert is chosen: its logit or the sigmoid of it, with its bias. */
+static float *chosen_by_of(const oz_route *r, const float *logits) {
+    float *by = oz_alloc_array((size_t)r->n_experts, sizeof *by);
+    for (int64_t e = 0; e < r->n_experts; e++) by[e] = (r->sigmoid ? (float)(1 / (1 + exp(-(double)logits[e]))) : logits[e]) + (r->bias ? r->bias[e] : 0);
+    return by;
+}
+
+static long double score_of(const oz_route *r, const float *logits, int32_t e, int32_t likeliest) { return r->sigmoid ? 1 / (1 + expl(-(long double)logits[e])) : expl((long double)logits[e] - logits[likeliest]); }
 
 /* Experts exactly; weights to a unit of the last place, or no numbers where a logit is none. */
 void ck_route(ck *c) {
     for (int i = 0; i < 400; i++, c->n_cases++) {
-        const oz_route rule = rule_of(c, i);
+        oz_route rule = rule_of(c, i);
         const int64_t n = rule.n_experts, k = rule.top_k;
+        float *bias = oz_alloc_array((size_t)n, sizeof *bias);
+        ck_fill(c, bias, n, CK_NORMAL);
+        if (rule.sigmoid && i % 16 > 7) rule.bias = bias;
         ck_buf logits = ck_buf_new((size_t)n * sizeof(float), 4 * (size_t)ck_int(c, 0, 7)), ids = ck_buf_new((size_t)k * 4, 0), weights = ck_buf_new((size_t)k * 4, 0);
         const float *l = logits.p, *w = weights.p;
         const int32_t *found = ids.p;
         fill_router(c, logits.p, n, i);
         c->dev.table.route(ids.p, weights.p, l, &rule);
-        bool any_nan = n == 1 && isinf(l[0]); /* exp(-inf - -inf) */
+        float *by = chosen_by_of(&rule, l);
+        bool any_nan = n == 1 && isinf(l[0]) && !rule.sigmoid; /* exp(-inf - -inf) */
         for (int64_t e = 0; e < n; e++) any_nan |= isnan(l[e]);
         long double sum = 0, all = 0;
-        for (int64_t e = 0; e < n; e++) all += expl((long double)l[e] - l[found[0]]);
+        for (int32_t e = 0; e < n && !rule.sigmoid; e++) all += score_of(&rule, l, e, found[0]);
+        if (rule.sigmoid) all = 1, sum = 1e-20L;
         for (int64_t s = 0; s < k; s++) {
             int64_t better = 0;
-            for (int32_t e = 0; e < n && found[s] >= 0 && found[s] < n; e++) better += before(l, e, found[s]) && open_to(l, &rule, e);
-            if (found[s] < 0 || found[s] >= n || better != s || !open_to(l, &rule, found[s])) ck_fail(c, "%lld of %lld: slot %lld has expert %d, which is number %lld", (long long)k, (long long)n, (long long)s, found[s], (long long)better);
-            else sum += expl((long double)l[found[s]] - l[found[0]]);
+            for (int32_t e = 0; e < n && found[s] >= 0 && found[s] < n; e++) better += before(by, e, found[s]) && open_to(by, &rule, e);
+            if (found[s] < 0 || found[s] >= n || better != s || !open_to(by, &rule, found[s])) ck_fail(c, "%lld of %lld: slot %lld has expert %d, which is number %lld", (long long)k, (long long)n, (long long)s, found[s], (long long)better);
+            else sum += score_of(&rule, l, found[s], found[0]);
         }
         for (int64_t s = 0; s < k && !any_nan && found[s] >= 0 && found[s] < n; s++) {
-            const double want = (double)(expl((long double)l[found[s]] - l[found[0]]) / (rule.raw ? all : sum)) * (rule.scale > 0 ? rule.scale : 1);
+            const double want = (double)(score_of(&rule, l, found[s], found[0]) / (rule.raw ? all : sum)) * (rule.scale > 0 ? rule.scale : 1);
             ck_bound(c, ck_ulp(w[s], want), 1, "weight %lld of %lld: expected %.9g, found %.9g", (long long)s, (long long)k, want, w[s]);
-            if (k == 1 && !rule.raw && !(rule.scale > 0) && w[0] != 1) ck_fail(c, "weight of a lone expert: expected 1, found %.9g", w[0]);
+            if (k == 1 && !rule.raw && !rule.sigmoid && !(rule.scale > 0) && w[0] != 1) ck_fail(c, "weight of a lone expert: expected 1, found %.9g", w[0]);
         }
         if (any_nan && !isnan(w[0])) ck_fail(c, "a logit is no number, the weight is %.9g", w[0]);
         ck_buf_check(c, &ids, "experts"), ck_buf_check(c, &weights, "weights");
+        oz_free(by), oz_free(bias);
         ck_buf_free(&logits), ck_buf_free(&ids), ck_buf_free(&weights);
     }
 }

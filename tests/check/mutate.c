@@ -356,6 +356,9 @@ static void route_wrong(int32_t *experts, float *weights, const float *logits, c
 ROUTE_RULE(route_raw, r.raw = true)
 ROUTE_RULE(route_not_raw, r.raw = false)
 ROUTE_RULE(route_scale, r.scale = 0)
+ROUTE_RULE(route_softmax, r.sigmoid = false)
+ROUTE_RULE(route_no_bias, r.bias = NULL)
+ROUTE_RULE(route_best_one, r.best_two = false)
 ROUTE_RULE(route_all_groups, r.n_groups = 0)
 ROUTE_RULE(route_one_group_more, r.top_groups += r.top_groups < r.n_groups)
 static void combine_slot(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t k, int64_t n) {
@@ -678,6 +681,9 @@ static const mutation mutations[] = {
     IN_TABLE(route, "never divided by their sum", route_raw),
     IN_TABLE(route, "always divided by their sum", route_not_raw),
     IN_TABLE(route, "not scaled", route_scale),
+    IN_TABLE(route, "softmax for sigmoids", route_softmax),
+    IN_TABLE(route, "chosen without the bias", route_no_bias),
+    IN_TABLE(route, "groups by their best alone", route_best_one),
     IN_TABLE(route, "of all groups", route_all_groups),
     IN_TABLE(route, "of a group too many", route_one_group_more),
     IN_TABLE(route, "the last expert's neighbour", route_wrong),

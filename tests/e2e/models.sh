@@ -12,7 +12,7 @@ ids_of() {
 greedy() { $OUNCE_RELEASE run "$1" --dtype f32 --ids "$2" -n 16 --ignore-eos --print-ids -q "${@:3}"; }
 logits() { $OUNCE_RELEASE logits "$1" --dtype f32 --ids "$T/ids" -o "$T/logits" -q "${@:2}" && sha256sum <"$T/logits"; }
 
-for m in mistral qwen2 qwen2-window qwen3-yarn rope-linear rope-yarn phi3 phi3-short phi3-long gemma gemma2 gemma3 gemma3-vision qwen3_moe qwen3_moe-fused deepseek deepseek_v2 deepseek_v2-grouped jamba; do
+for m in mistral qwen2 qwen2-window qwen3-yarn rope-linear rope-yarn phi3 phi3-short phi3-long gemma gemma2 gemma3 gemma3-vision qwen3_moe qwen3_moe-fused deepseek deepseek_v2 deepseek_v2-grouped deepseek_v3 jamba; do
     ids_of $M/$m/golden/model.safetensors input_ids >"$T/ids"
     same "$m: greedy ids" "$(ids_of $M/$m/golden/model.safetensors greedy_ids)" "$(greedy $M/$m "$T/ids" | xargs)"
     $OUNCE quantize $M/$m -o "$T/q" --scheme W8A16 -q --force >/dev/null
@@ -84,6 +84,9 @@ differs deepseek_v2 '.rope_scaling.mscale_all_dim = 0.5'
 differs deepseek_v2-grouped '.routed_scaling_factor = 4'
 differs deepseek_v2-grouped '.topk_group = 2'
 differs deepseek_v2-grouped '.topk_method = "greedy"'
+differs deepseek_v3 '.norm_topk_prob = false'
+differs deepseek_v3 '.topk_group = 3'
+differs deepseek_v3 'del(.routed_scaling_factor) | .routed_scaling_factor = 2'
 differs jamba '.num_experts_per_tok = 1'
 differs gemma3 '.layer_types = ["full_attention", "sliding_attention", "sliding_attention"]'
 jq '.rope_parameters = {full_attention: {rope_type: "linear", factor: 4.0, rope_theta: 100000.0}, sliding_attention: {rope_type: "default", rope_theta: 500.0}} | del(.rope_scaling, .rope_theta, .rope_local_base_freq)' \
@@ -113,6 +116,10 @@ refused mistral '.layer_types = ["full_attention", "sliding_attention"]' 'config
 refused qwen2 '.use_mrope = true' 'config.json.use_mrope: true is not run here'
 refused deepseek_v2 '.topk_method = "noaux_tc"' 'config.json.topk_method: "noaux_tc" is not run here'
 refused deepseek_v2 '.norm_topk_prob = true' 'config.json.norm_topk_prob: true is not run here'
+refused deepseek_v3 '.topk_method = "greedy"' 'config.json.topk_method: "greedy" is not run here; known: noaux_tc'
+refused deepseek_v3 '.scoring_func = "softmax"' 'config.json.scoring_func: "softmax" is not run here; known: sigmoid'
+refused deepseek_v3 '.rope_interleave = false' 'config.json.rope_interleave: false is not run here'
+refused deepseek_v3 '.n_group = 8' 'config.json.n_group: groups of at least 2 experts are needed'
 refused deepseek_v2-grouped '.n_group = 3' 'config.json.n_group: must divide n_routed_experts 8, found 3'
 refused deepseek_v2-grouped '.num_experts_per_tok = 5' 'config.json.num_experts_per_tok: topk_group leaves 4 experts'
 refused deepseek_v2 '.v_head_dim = 10' 'self_attn.kv_b_proj.weight: expected [72, 16]'
@@ -128,22 +135,25 @@ poison() {
     begin=$(tail -c +9 "$1" | head -c "$n" | jq -r --arg t "$2" '.[$t].data_offsets[0]')
     printf "$4" | dd of="$1" bs=1 seek=$((8 + n + begin + $3)) conv=notrunc status=none
 }
-# NAME SHAPE BYTES: a tensor of f32 zeros more.
-add_tensor() {
+# FILE JQ BYTES: another header, and so many zeros more.
+header() {
     local n head
     n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
-    head=$(tail -c +9 "$1" | head -c "$n" | jq -c --arg t "$2" --argjson s "$3" --argjson b "$4" '([.[] | .data_offsets? // [0, 0] | .[1]] | max) as $last | .[$t] = {dtype: "F32", shape: $s, data_offsets: [$last, $last + $b]}')
-    { printf "$(printf '\\x%02x\\x%02x\\x%02x\\x00\\x00\\x00\\x00\\x00' $((${#head} % 256)) $((${#head} / 256 % 256)) $((${#head} / 65536)))"; printf %s "$head"; tail -c +$((9 + n)) "$1"; head -c "$4" /dev/zero; } >"$1.new"
+    head=$(tail -c +9 "$1" | head -c "$n" | jq -c "([.[] | .data_offsets? // [0, 0] | .[1]] | max) as \$last | $2")
+    { printf "$(printf '\\x%02x\\x%02x\\x%02x\\x00\\x00\\x00\\x00\\x00' $((${#head} % 256)) $((${#head} / 256 % 256)) $((${#head} / 65536)))"; printf %s "$head"; tail -c +$((9 + n)) "$1"; head -c "$3" /dev/zero; } >"$1.new"
     mv "$1.new" "$1"
 }
+add_tensor() { header "$1" ".[\"$2\"] = {dtype: \"F32\", shape: [7], data_offsets: [\$last, \$last + 28]}" 28; }
 copy() { rm -rf "$T/m" && cp -r $M/$1 "$T/m" && chmod -R u+w "$T/m"; }
 copy qwen3_moe && poison "$T/m/model.safetensors" model.layers.2.mlp.experts.3.down_proj.weight $((2 * (5 * 16 + 7))) '\xc0\x7f'
 ids_of $M/qwen3_moe/golden/model.safetensors input_ids >"$T/ids"
 fails 'NaN in one expert is named' 1 'model.layers.2.mlp.experts.3.down_proj.weight[5, 7] is not finite either (model.safetensors)' $OUNCE run "$T/m" --ids "$T/ids" -n 8 --ignore-eos --print-ids
-copy deepseek && add_tensor "$T/m/model.safetensors" model.layers.1.mlp.gate.bias '[7]' 28
+copy deepseek && add_tensor "$T/m/model.safetensors" model.layers.1.mlp.gate.bias
 fails 'a router bias where there is none' 1 'model.layers.1.mlp.gate.bias: expected no such tensor' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
-copy jamba && add_tensor "$T/m/model.safetensors" model.layers.0.mamba.dt_proj.weight_scale '[7]' 28
+copy jamba && add_tensor "$T/m/model.safetensors" model.layers.0.mamba.dt_proj.weight_scale
 fails 'a scale that no scheme asks for' 1 'model.layers.0.mamba.dt_proj.weight_scale: expected no such tensor' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
+copy deepseek_v3 && header "$T/m/model.safetensors" '."model.layers.2.mlp.gate.e_score_correction_bias".shape = [4, 2]' 0
+fails 'a router bias of another shape' 1 'model.layers.2.mlp.gate.e_score_correction_bias: expected [8] and 1 dimensions, found 2 dimensions' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
 for c in 'mixtral num_local_experts 0' 'mixtral num_experts_per_tok 9' 'qwen3_moe num_experts 0' 'qwen3_moe num_experts_per_tok 7' 'deepseek num_experts_per_tok 9' 'deepseek n_routed_experts 0' \
     'deepseek_v2 n_routed_experts 0' 'deepseek_v2-grouped num_experts_per_tok 0' 'jamba num_experts 0' 'jamba num_experts_per_tok 4'; do
     set -- $c

@@ -46,6 +46,9 @@ MODELS = {
                                     'rope_scaling': {'type': 'yarn', 'factor': 40, 'original_max_position_embeddings': 64, 'beta_fast': 32, 'beta_slow': 1, 'mscale': 0.707, 'mscale_all_dim': 0.707}}, 28),
     'deepseek_v2-grouped': ('deepseek_v2', {**MLA, 'q_lora_rank': 20, 'topk_method': 'group_limited_greedy', 'n_group': 2, 'topk_group': 1, 'routed_scaling_factor': 8.0, 'n_shared_experts': 1,
                                             'rope_scaling': {'type': 'yarn', 'factor': 8, 'original_max_position_embeddings': 16, 'mscale': 1.0, 'mscale_all_dim': 0.5}}, 40),
+    'deepseek_v3': ('deepseek_v3', {**MLA, 'q_lora_rank': 20, 'n_group': 4, 'topk_group': 2, 'num_experts_per_tok': 3, 'routed_scaling_factor': 2.5, 'n_shared_experts': 1, 'norm_topk_prob': True,
+                                    'scoring_func': 'sigmoid', 'topk_method': 'noaux_tc', 'num_hidden_layers': 3,
+                                    'rope_scaling': {'type': 'yarn', 'factor': 8, 'original_max_position_embeddings': 16, 'mscale': 1.0, 'mscale_all_dim': 1.0}}, 40),
     'jamba': ('jamba', {'num_hidden_layers': 4, 'hidden_size': 24, 'attn_layer_offset': 2, 'attn_layer_period': 4, 'expert_layer_offset': 1, 'expert_layer_period': 2, 'num_experts': 3, 'num_experts_per_tok': 2,
                         'mamba_conv_bias': True, 'mamba_proj_bias': False, 'mamba_d_conv': 4, 'mamba_d_state': 12, 'mamba_dt_rank': 6, 'mamba_expand': 2, 'use_mamba_kernels': False}, 40),
 }
@@ -58,7 +61,7 @@ VISION = {'mm_tokens_per_image': 4, 'image_token_index': 95, 'boi_token_index': 
                             'patch_size': 14}}
 ARCH = {'gemma': 'GemmaForCausalLM', 'mistral': 'MistralForCausalLM', 'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM', 'llama': 'LlamaForCausalLM', 'phi3': 'Phi3ForCausalLM',
         'gemma2': 'Gemma2ForCausalLM', 'gemma3_text': 'Gemma3ForCausalLM', 'gemma3': 'Gemma3ForConditionalGeneration', 'qwen3_moe': 'Qwen3MoeForCausalLM',
-        'deepseek': 'DeepseekForCausalLM', 'deepseek_v2': 'DeepseekV2ForCausalLM', 'jamba': 'JambaForCausalLM'}
+        'deepseek': 'DeepseekForCausalLM', 'deepseek_v2': 'DeepseekV2ForCausalLM', 'deepseek_v3': 'DeepseekV3ForCausalLM', 'jamba': 'JambaForCausalLM'}
 
 
 class DeepseekMoE(torch.nn.Module):
@@ -113,6 +116,8 @@ def randomize(model, gen, zero_norms):
         elif 'lm_head' in name: x = 1.5 * x / p.shape[-1] ** 0.5
         else: x = 1.8 * x / p.shape[-1] ** 0.5
         p.data.copy_(x.to(torch.bfloat16))
+    for name, b in model.named_buffers():
+        if name.endswith('e_score_correction_bias'): b.copy_((0.4 * torch.randn(b.shape, generator=gen)).to(torch.bfloat16))
 
 
 @torch.no_grad()

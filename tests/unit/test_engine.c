@@ -128,7 +128,7 @@ static void test_greedy_alone_and_in_company(void **s) {
  * elsewhere, gives the ids that it gives alone: those of transformers. */
 static void test_one_among_sixteen(void **s) {
     (void)s;
-    static const char *const names[] = {"mixtral", "qwen3_moe", "qwen3_moe-fused", "deepseek", "deepseek_v2", "deepseek_v2-grouped", "jamba"};
+    static const char *const names[] = {"mixtral", "qwen3_moe", "qwen3_moe-fused", "deepseek", "deepseek_v2", "deepseek_v2-grouped", "deepseek_v3", "jamba"};
     enum { OTHERS = MAX_SEQS - 1, NEW = 16 };
     for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
         int32_t alone[NEW];

@@ -12,7 +12,7 @@
 #include "model/model.h"
 
 static const char *const names[] = {"llama", "llama-tied-bias", "qwen3", "mixtral", "mistral", "qwen2", "qwen2-window", "qwen3-yarn", "rope-linear", "rope-yarn", "phi3", "phi3-short", "phi3-long", "gemma", "gemma2", "gemma3", "gemma3-vision",
-                                    "qwen3_moe", "qwen3_moe-fused", "deepseek", "deepseek_v2", "deepseek_v2-grouped", "jamba"};
+                                    "qwen3_moe", "qwen3_moe-fused", "deepseek", "deepseek_v2", "deepseek_v2-grouped", "deepseek_v3", "jamba"};
 enum { N_MODELS = sizeof names / sizeof *names };
 
 typedef struct fixture {
@@ -157,6 +157,7 @@ static void test_decode_is_prefill(void **s) {
     (void)s;
     decode_check("deepseek_v2");
     decode_check("deepseek_v2-grouped");
+    decode_check("deepseek_v3");
     decode_check("jamba");
 }
 

@@ -1,19 +1,30 @@
 /* A mixture of experts, plainly: route, sort, spread, combine, and the product of each expert with its run of sorted rows.
  *
- * route: a thread a token takes the top_k likeliest experts of the groups that are kept from the best down, ties to the lower number; their softmax
- * weights, in f64, divided by their sum where the route is not raw. sort: a thread an expert counts its pairs and writes them in order, so the result is the stable one. grouped: one launch of the plain product an
+ * route: a thread a token takes the top_k likeliest experts of the groups that are kept from the best down, ties to the lower number; their
+ * weights (softmax, or sigmoids) in f64, divided by their sum where the route is not raw. sort: a thread an expert counts its pairs and writes them in order, so the result is the stable one. grouped: one launch of the plain product an
  * expert; its blocks read where the expert's rows begin and end, and those without rows return at once. */
 #include "kernel/cuda/device.cuh"
 
 enum { THREADS = 256, MAX_EXPERTS = 1024 };
 
-static __device__ double routable(float logit) { return isnan(logit) ? -INFINITY : (double)logit; }
+static __device__ double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+/* As the CPU's (ref/ops.c): what an expert is chosen by, f32; a logit that is no number comes last. */
+static __device__ double choice(const float *x, const oz_route &r, int64_t e) {
+    if (isnan(x[e])) return -INFINITY;
+    const float score = r.sigmoid ? (float)sigmoid(x[e]) : x[e];
+    return r.bias ? score + r.bias[e] : score;
+}
 
 static __device__ double group_best(const float *x, const oz_route &r, int64_t g) {
     const int64_t n = r.n_experts / r.n_groups;
-    double best = -INFINITY;
-    for (int64_t e = g * n; e < (g + 1) * n; e++) best = fmax(best, routable(x[e]));
-    return best;
+    double best = -INFINITY, next = -INFINITY;
+    for (int64_t e = g * n; e < (g + 1) * n; e++) {
+        const double v = choice(x, r, e);
+        if (v > best) next = best, best = v;
+        else if (v > next) next = v;
+    }
+    return r.best_two ? (float)(best + next) : best;
 }
 
 static __device__ uint64_t groups_kept(const float *x, const oz_route &r) {
@@ -41,19 +52,23 @@ static __global__ void route_tokens(oz_route r, const float *logits, int64_t ld,
     const int64_t group = r.n_groups ? r.n_experts / r.n_groups : 1;
     for (int64_t i = 0; i < r.top_k; i++) {
         int32_t best = -1;
-        double best_logit = 0;
+        double most = 0;
         for (int32_t e = 0; e < r.n_experts; e++) {
-            const double v = routable(x[e]);
-            const bool behind = i == 0 || v < last || (v == last && e > experts[i - 1]), open = !r.n_groups || (kept >> e / group & 1);
-            if (open && behind && (best < 0 || v > best_logit)) best = e, best_logit = v;
+            if (r.n_groups && !(kept >> e / group & 1)) continue;
+            const double v = choice(x, r, e);
+            const bool behind = i == 0 || v < last || (v == last && e > experts[i - 1]);
+            if (behind && (best < 0 || v > most)) best = e, most = v;
         }
         experts[i] = best;
-        last = best_logit;
+        last = most;
     }
     const double max = x[experts[0]], scale = r.scale > 0 ? r.scale : 1;
-    for (int64_t e = 0; e < r.n_experts; e++) sum += exp(x[e] - max);
-    for (int64_t i = 0; i < r.top_k; i++) chosen += exp(x[experts[i]] - max) / sum;
-    for (int64_t i = 0; i < r.top_k; i++) r.weights[t * r.top_k + i] = (float)(exp(x[experts[i]] - max) / sum / (r.raw ? 1 : chosen) * scale);
+    for (int64_t e = 0; e < r.n_experts; e++) sum += r.sigmoid ? (isnan(x[e]) ? NAN : 0) : exp(x[e] - max);
+    for (int64_t i = 0; i < r.top_k; i++) chosen += r.sigmoid ? sigmoid(x[experts[i]]) : exp(x[experts[i]] - max) / sum;
+    for (int64_t i = 0; i < r.top_k; i++) {
+        const double weight = r.sigmoid ? sigmoid(x[experts[i]]) + sum : exp(x[experts[i]] - max) / sum;
+        r.weights[t * r.top_k + i] = (float)(weight / (r.raw ? 1 : r.sigmoid ? chosen + 1e-20 : chosen) * scale);
+    }
 }
 
 static __global__ void sort_pairs(oz_route r, int64_t n_pairs) {

@@ -159,51 +159,69 @@ void oz_scan__ref(const oz_scan_args *a, const oz_seg *seg, float *state, int64_
     }
 }
 
-static double routable(float logit) { return isnan(logit) ? -INFINITY : (double)logit; }
+static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+/* What expert e is chosen by, f32; a logit that is no number comes last. */
+static double choice(const float *logits, const oz_route *r, int64_t e) {
+    if (isnan(logits[e])) return -INFINITY;
+    const float score = r->sigmoid ? (float)sigmoid(logits[e]) : logits[e];
+    return r->bias ? score + r->bias[e] : score;
+}
 
 static double group_best(const float *logits, const oz_route *r, int64_t g) {
     const int64_t n = r->n_experts / r->n_groups;
-    double best = -INFINITY;
-    for (int64_t e = g * n; e < (g + 1) * n; e++) best = fmax(best, routable(logits[e]));
-    return best;
+    double best = -INFINITY, next = -INFINITY;
+    for (int64_t e = g * n; e < (g + 1) * n; e++) {
+        const double v = choice(logits, r, e);
+        if (v > best) next = best, best = v;
+        else if (v > next) next = v;
+    }
+    return r->best_two ? (float)(best + next) : best;
 }
 
 /* A bit each group whose experts may be chosen: those before which fewer than top_groups stand. */
 static uint64_t groups_kept(const float *logits, const oz_route *r) {
     uint64_t kept = 0;
+    double best[OZ_MAX_GROUPS];
+    for (int64_t g = 0; g < r->n_groups; g++) best[g] = group_best(logits, r, g);
     for (int64_t g = 0; g < r->n_groups; g++) {
-        const double best = group_best(logits, r, g);
         int64_t before = 0;
-        for (int64_t o = 0; o < r->n_groups; o++) {
-            const double other = group_best(logits, r, o);
-            before += other > best || (other == best && o < g);
-        }
+        for (int64_t o = 0; o < r->n_groups; o++) before += best[o] > best[g] || (best[o] == best[g] && o < g);
         if (before < r->top_groups) kept |= (uint64_t)1 << g;
     }
     return kept;
 }
 
-/* From the likeliest down: the next expert is the best of those behind the last in (logit, number). A logit that is no number comes last, and makes all
- * weights no numbers. */
-static void route(int32_t *experts, float *weights, const float *logits, const oz_route *r) {
-    double sum = 0, chosen = 0, last = INFINITY;
+/* From the likeliest down: the next expert is the best of those behind the last in (what they are chosen by, number). */
+static void choose(int32_t *experts, const float *logits, const oz_route *r) {
+    double last = INFINITY;
     const uint64_t kept = groups_kept(logits, r);
-    const int64_t n_experts = r->n_experts, top_k = r->top_k, group = r->n_groups ? n_experts / r->n_groups : 1;
-    for (int64_t i = 0; i < top_k; i++) {
+    const int64_t group = r->n_groups ? r->n_experts / r->n_groups : 1;
+    for (int64_t i = 0; i < r->top_k; i++) {
         int32_t best = -1;
-        double best_logit = 0;
-        for (int32_t e = 0; e < n_experts; e++) {
-            const double v = routable(logits[e]);
-            const bool behind = i == 0 || v < last || (v == last && e > experts[i - 1]), open = !r->n_groups || (kept >> e / group & 1);
-            if (open && behind && (best < 0 || v > best_logit)) best = e, best_logit = v;
+        double most = 0;
+        for (int32_t e = 0; e < r->n_experts; e++) {
+            if (r->n_groups && !(kept >> e / group & 1)) continue;
+            const double v = choice(logits, r, e);
+            const bool behind = i == 0 || v < last || (v == last && e > experts[i - 1]);
+            if (behind && (best < 0 || v > most)) best = e, most = v;
         }
         experts[i] = best;
-        last = best_logit;
+        last = most;
     }
+}
+
+/* A logit that is no number makes all weights no numbers. Where scores are sigmoids the sum of the chosen has 1e-20 more, as its definition says. */
+static void route(int32_t *experts, float *weights, const float *logits, const oz_route *r) {
+    choose(experts, logits, r);
+    double sum = 0, chosen = 0;
     const double max = logits[experts[0]], scale = r->scale > 0 ? r->scale : 1;
-    for (int64_t e = 0; e < n_experts; e++) sum += exp(logits[e] - max);
-    for (int64_t i = 0; i < top_k; i++) chosen += exp(logits[experts[i]] - max) / sum;
-    for (int64_t i = 0; i < top_k; i++) weights[i] = (float)(exp(logits[experts[i]] - max) / sum / (r->raw ? 1 : chosen) * scale);
+    for (int64_t e = 0; e < r->n_experts; e++) sum += r->sigmoid ? (isnan(logits[e]) ? NAN : 0) : exp(logits[e] - max);
+    for (int64_t i = 0; i < r->top_k; i++) chosen += r->sigmoid ? sigmoid(logits[experts[i]]) : exp(logits[experts[i]] - max) / sum;
+    for (int64_t i = 0; i < r->top_k; i++) {
+        const double weight = r->sigmoid ? sigmoid(logits[experts[i]]) + sum : exp(logits[experts[i]] - max) / sum;
+        weights[i] = (float)(weight / (r->raw ? 1 : r->sigmoid ? chosen + 1e-20 : chosen) * scale);
+    }
 }
 
 static void combine(float *y, const float *x, int64_t ld, const int32_t *rows, const float *weights, int64_t top_k, int64_t n) {
