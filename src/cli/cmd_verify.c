@@ -73,7 +73,7 @@ static void against_print(const oz_comparison *c) {
         share(scales, x->n_scales_rtn, x->n_scales);
         if (x->rms_error != 0) printf("%-48s %-14s %10.3g %10.3g %8.2f  %9s %9s\n", x->name, x->scheme, x->max_error, x->rms_error, x->snr_db, codes, scales);
     }
-    printf("%zu tensors are the original's to the last bit\n", n_same);
+    if (c->n) printf("%zu tensors are the original's to the last bit\n", n_same);
 }
 
 static oz_status compare(json_t **doc, const char *model, const oz_findings *f, oz_pool *pool, oz_err *err) {
