@@ -26,7 +26,7 @@ static float nearest(const pass *p, float x, float scale, float zero) {
     const float t = x / scale;
     if (!info->codebook) return oz_rtn_code(&p->by, x, scale, zero);
     int best = 0; /* ties go to even indices, which have even mantissas */
-    for (int i = 1; i < 16; i++) {
+    for (int i = 1; i < 1 << info->bits; i++) {
         const float d = fabsf((float)info->codebook[i] * info->unit - t), least = fabsf((float)info->codebook[best] * info->unit - t);
         if (d < least || (d == least && i % 2 == 0 && best % 2)) best = i;
     }
@@ -37,9 +37,9 @@ static float nearest(const pass *p, float x, float scale, float zero) {
 static bool is_far(const pass *p, float t, float code) {
     float step = 1;
     if (p->is_float) {
-        const int least = oz_codec_get(p->w->codec)->codebook ? 0 : -6, digits = oz_codec_get(p->w->codec)->codebook ? 1 : 3;
-        const int e = code != 0 ? ilogbf(code) : least;
-        step = ldexpf(1, (e > least ? e : least) - digits);
+        const oz_codec_info *info = oz_codec_get(p->w->codec);
+        const int e = code != 0 ? ilogbf(code) : info->least;
+        step = ldexpf(1, (e > info->least ? e : info->least) - info->digits);
     }
     const float limit = p->is_float ? fmaxf(fabsf(p->lo), p->hi) : 0, x = p->is_float ? fminf(fmaxf(t, -limit), limit) : fminf(fmaxf(t, p->lo), p->hi);
     return fabsf(x - code) > 0.75f * step;
@@ -157,7 +157,7 @@ static void measure_of(oz_compared *c, const tally *t, int64_t n) {
 static oz_status compare_matrix(oz_compared *c, const oz_weight *w, const oz_weight *original, const oz_scheme *s, oz_pool *pool, const oz_findings *f, oz_err *err) {
     const int n_threads = oz_pool_threads(pool);
     pass p = {.w = w, .original = original, .is_float = s->is_float, .by = {.codec = s->is_float ? OZ_CODEC_F8E4M3 : OZ_CODEC_I8, .scale_dtype = w->scale_dtype, .asymmetric = !s->symmetric, .bits = s->bits}};
-    if (s->quantized && s->is_float) p.hi = s->bits == 4 ? 6 : 448, p.lo = -p.hi;
+    if (s->quantized && s->is_float) p.hi = oz_codec_get(w->codec)->largest, p.lo = -p.hi;
     else if (s->quantized) p.lo = (float)-(1 << (s->bits - 1)), p.hi = -p.lo - 1;
     void *mem = NULL;
     p.tallies = oz_alloc_array((size_t)n_threads, sizeof *p.tallies);

@@ -170,7 +170,7 @@ static void (*const RULES[])(const subject *) = {rule_finite, rule_clip, rule_de
 static void range(pass *p, const oz_scheme *s) {
     const oz_codec_info *info = oz_codec_get(p->w->codec);
     if (info->plain || info->codebook) return;
-    if (s->is_float) p->lo = -448, p->hi = 448;
+    if (s->is_float) p->lo = -info->largest, p->hi = info->largest;
     else p->lo = (float)-(1 << (s->bits - 1)), p->hi = -p->lo - 1;
 }
 

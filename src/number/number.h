@@ -45,8 +45,10 @@ typedef struct oz_codec_info {
     /* Codes (not scaled) of columns [col0, col0 + n) of one stored row as f32; plain codecs give the values. */
     void (*expand)(float *dst, const void *row, int64_t col0, int64_t n); /* NULL: transposed, no row lies in one piece */
     oz_order order;           /* of packed integers */
-    const int8_t *codebook;   /* [16] or NULL: what a code stands for, in units of `unit` */
+    const int8_t *codebook;   /* [1 << bits] or NULL: what a code stands for, in units of `unit` */
     float unit;
+    float largest;            /* of codes that are floats; */
+    int least, digits;        /* the exponent below which steps are even, and the digits of a mantissa */
 } oz_codec_info;
 const oz_codec_info *oz_codec_get(oz_codec c);
 bool oz_codec_plain(oz_codec *out, oz_dtype d); /* the plain codec of a tensor's type */

@@ -34,10 +34,18 @@ static void order_make(int32_t *order, const oz_weight *w) {
             if (oz_weight_group(w, c) == g) order[at++] = (int32_t)c;
 }
 
-/* Codes of one row as they are kept: bytes where a row lies in one piece, else integers of 4 or 8 bits. */
+/* Fewer bits than 4, and those between 4 and 8, take the next; e4m3 has every float of 6 bits among its values. */
+static oz_codec compact_codec(const oz_codec_info *info, oz_codec codec) {
+    if (info->is_float) return info->bits == 4 || info->bits == 8 ? codec : OZ_CODEC_F8E4M3;
+    return info->bits <= 4 ? OZ_CODEC_I4P : OZ_CODEC_I8;
+}
+
+/* Codes of one row in another codec. */
 static void codes_copy(uint8_t *dst, float *scratch, const oz_weight *out, const oz_weight *w, int64_t row, int64_t col0) {
     float *all = scratch, *part = scratch + w->cols;
+    const oz_codec_info *info = oz_codec_get(w->codec);
     oz_weight_codes(all, w, row, 0, w->cols);
+    for (int64_t c = 0; info->codebook && c < w->cols; c++) all[c] = (float)info->codebook[(int)all[c]] * info->unit;
     for (int64_t c = 0; c < out->cols; c++) part[c] = all[out->order ? out->order[c] : col0 + c];
     oz_codes_store(dst, out->codec, part, out->cols);
 }
@@ -45,7 +53,7 @@ static void codes_copy(uint8_t *dst, float *scratch, const oz_weight *out, const
 static oz_status compact(oz_weight *out, void **mem, const oz_weight *w, int64_t row0, int64_t n_rows, int64_t col0, int64_t n_cols, oz_err *err) {
     const oz_codec_info *info = oz_codec_get(w->codec);
     OZ_NEED(!w->g_idx || n_cols == w->cols, err, OZ_E_UNSUPPORTED, "cut at column %lld: columns of groups that are out of order (g_idx) cannot be cut", (long long)(col0 ? col0 : n_cols));
-    *out = (oz_weight){.codec = info->is_float ? w->codec : info->bits <= 4 ? OZ_CODEC_I4P : OZ_CODEC_I8, .rows = n_rows, .cols = n_cols, .scale_dtype = OZ_DTYPE_F32};
+    *out = (oz_weight){.codec = compact_codec(info, w->codec), .rows = n_rows, .cols = n_cols, .scale_dtype = OZ_DTYPE_F32};
     out->group_size = w->group_size >= w->cols ? n_cols : w->group_size;
     out->row_bytes = oz_codec_row_bytes(out->codec, n_cols);
     const int64_t all = oz_weight_groups(w), n = oz_weight_groups(out), g0 = n < all ? col0 / w->group_size : 0;
@@ -63,7 +71,7 @@ static oz_status compact(oz_weight *out, void **mem, const oz_weight *w, int64_t
     if (has_zeros) out->zeros = z;
     if (w->g_idx) order_make(o, w), out->order = o;
     for (int64_t r = 0; r < n_rows; r++) {
-        if (info->is_float) memcpy(c + r * out->row_bytes, (const uint8_t *)w->codes + (row0 + r) * w->row_bytes + col0 * info->bits / 8, (size_t)out->row_bytes);
+        if (out->codec == w->codec) memcpy(c + r * out->row_bytes, (const uint8_t *)w->codes + (row0 + r) * w->row_bytes + col0 * info->bits / 8, (size_t)out->row_bytes);
         else codes_copy(c + r * out->row_bytes, rest, out, w, row0 + r, col0);
         oz_weight_scales(row_scales, row_zeros, w, row0 + r);
         for (int64_t g = 0; g < n; g++) {

@@ -110,7 +110,7 @@ static const oz_codec_info CODECS[OZ_CODEC_COUNT] = {
     [OZ_CODEC_I8] = {"int8", false, 8, OZ_DTYPE_I8, false, -128, 127, expand_i8},
     [OZ_CODEC_I4P] = {"int4 packed", false, 4, OZ_DTYPE_I32, false, -8, 7, expand_i4p},
     [OZ_CODEC_I8P] = {"int8 packed", false, 8, OZ_DTYPE_I32, false, -128, 127, expand_i8p},
-    [OZ_CODEC_F8E4M3] = {"float8 e4m3", false, 8, OZ_DTYPE_F8_E4M3, true, 0, 0, expand_e4m3},
+    [OZ_CODEC_F8E4M3] = {"float8 e4m3", false, 8, OZ_DTYPE_F8_E4M3, true, 0, 0, expand_e4m3, .largest = 448, .least = -6, .digits = 3},
     [OZ_CODEC_I2P] = {"int2 packed", false, 2, OZ_DTYPE_I32, false, -2, 1, expand_i2p},
     [OZ_CODEC_I3P] = {"int3 packed", false, 3, OZ_DTYPE_I32, false, -4, 3, expand_i3p},
     [OZ_CODEC_I5P] = {"int5 packed", false, 5, OZ_DTYPE_I32, false, -16, 15, expand_i5p},
@@ -125,7 +125,7 @@ static const oz_codec_info CODECS[OZ_CODEC_COUNT] = {
     [OZ_CODEC_I4G] = {"int4 gptq", false, 4, OZ_DTYPE_I32, false, -8, 7, NULL},
     [OZ_CODEC_I8G] = {"int8 gptq", false, 8, OZ_DTYPE_I32, false, -128, 127, NULL},
     [OZ_CODEC_I4A] = {"int4 awq", false, 4, OZ_DTYPE_I32, false, -8, 7, NULL, OZ_ORDER_AWQ},
-    [OZ_CODEC_E2M1] = {"float4 e2m1", false, 4, OZ_DTYPE_U8, true, 0, 0, expand_nibbles, OZ_ORDER_STREAM, E2M1, 0.5f},
+    [OZ_CODEC_E2M1] = {"float4 e2m1", false, 4, OZ_DTYPE_U8, true, 0, 0, expand_nibbles, OZ_ORDER_STREAM, E2M1, 0.5f, .largest = 6, .least = 0, .digits = 1},
 };
 
 const oz_codec_info *oz_codec_get(oz_codec c) { return &CODECS[c]; }
@@ -138,9 +138,8 @@ bool oz_codec_plain(oz_codec *out, oz_dtype d) {
 
 int64_t oz_codec_row_bytes(oz_codec c, int64_t cols) {
     const oz_dtype_info *t = oz_dtype_get(CODECS[c].dtype);
-    if (!CODECS[c].plain && CODECS[c].dtype == OZ_DTYPE_I32) return 4 * oz_field_words(CODECS[c].bits, CODECS[c].order, cols);
-    int64_t per_elem = CODECS[c].plain ? t->block_elems : t->block_bytes * 8 / CODECS[c].bits; /* values in an element of the tensor */
-    return (cols + per_elem - 1) / per_elem * t->block_bytes;
+    if (CODECS[c].plain) return (cols + t->block_elems - 1) / t->block_elems * t->block_bytes;
+    return CODECS[c].dtype == OZ_DTYPE_I32 ? 4 * oz_field_words(CODECS[c].bits, CODECS[c].order, cols) : (cols * CODECS[c].bits + 7) / 8;
 }
 
 /* ---- weights ---- */
@@ -164,7 +163,7 @@ int64_t oz_weight_stored_row(const oz_weight *w, int64_t r) {
 
 bool oz_weight_is_compact(const oz_weight *w) {
     const oz_codec_info *c = &CODECS[w->codec];
-    const bool whole = c->plain || (c->expand && (c->dtype != OZ_DTYPE_I32 || c->bits == 4 || c->bits == 8));
+    const bool whole = c->plain || (c->expand && (c->bits == 4 || c->bits == 8));
     return whole && !w->scales_down && w->scale_rows <= 1 && !(w->scale_divisor > 0) && !w->zero_words && !w->g_idx;
 }
 

@@ -11,7 +11,7 @@
 #include "quantize/internal.h"
 
 bool oz_scheme_is_native(const oz_scheme *s) {
-    return s->quantized && s->store <= OZ_STORE_MXFP8 && strcmp(s->format, "fp8") != 0;
+    return s->quantized && s->store < OZ_STORE_GPTQ && strcmp(s->format, "fp8") != 0;
 }
 
 /* ---- integers in fields ---- */

@@ -21,6 +21,8 @@ static const struct { const char *name; oz_store store; bool ints, floats; int b
 };
 enum { N_FORMATS = sizeof FORMATS / sizeof *FORMATS, FORMAT_NONE = N_FORMATS };
 
+static const oz_codec FLOATS[9] = {[4] = OZ_CODEC_E2M1, [8] = OZ_CODEC_F8E4M3}; /* by bits */
+
 static size_t format_find(const char *name) {
     size_t i = 0;
     while (i < N_FORMATS && strcmp(FORMATS[i].name, name) != 0) i++;
@@ -52,7 +54,7 @@ static const char *format_of(const oz_args *w, const oz_args *a) {
 /* ---- what can be run ---- */
 
 static const char *reason(const oz_args *w, const oz_args *a, oz_store store, const char *version) {
-    const bool narrow = store == OZ_STORE_NVFP4 || store == OZ_STORE_MXFP4 || store == OZ_STORE_MXFP8;
+    const bool narrow = oz_store_scale(store) != OZ_DTYPE_COUNT;
     const struct { bool is_so; const char *why; } rules[] = {
         {!w->present, "activations without weights"},
         {store == OZ_STORE_COUNT, "this format"},
@@ -78,8 +80,7 @@ const char *oz_scheme_display(const oz_scheme *s) {
     static const char *const ints[9][4] = {[2] = {"W2A16", "W2A16_ASYM", "W2A8", "W2AFP8"}, [3] = {"W3A16", "W3A16_ASYM", "W3A8", "W3AFP8"}, [4] = {"W4A16", "W4A16_ASYM", "W4A8", "W4AFP8"},
                                            [5] = {"W5A16", "W5A16_ASYM", "W5A8", "W5AFP8"}, [6] = {"W6A16", "W6A16_ASYM", "W6A8", "W6AFP8"}, [7] = {"W7A16", "W7A16_ASYM", "W7A8", "W7AFP8"},
                                            [8] = {"W8A16", "W8A16_ASYM", "W8A8", "W8AFP8"}};
-    static const char *const narrow[OZ_STORE_COUNT] = {[OZ_STORE_NVFP4] = "NVFP4A16", [OZ_STORE_MXFP4] = "MXFP4A16", [OZ_STORE_MXFP8] = "MXFP8A16"};
-    if (narrow[s->store]) return narrow[s->store];
+    if (oz_store_name(s->store)) return oz_store_name(s->store);
     const bool float_in = s->act == OZ_ACT_F8_TOKEN || (s->act == OZ_ACT_VALUES && s->input.is_float);
     if (!s->is_float) return ints[s->bits][s->act ? float_in ? 3 : 2 : !s->symmetric];
     if (s->block_rows > 0) return s->act ? "FP8_BLOCK" : "FP8_BLOCKA16";
@@ -132,7 +133,7 @@ static oz_status judge(oz_group *g, const oz_config *c, oz_err *err) {
     g->scheme = (oz_scheme){.quantized = true, .bits = w->bits, .is_float = w->is_float, .group_size = w->group_size, .symmetric = w->symmetric, .store = store,
                             .per_tensor = w->strategy == OZ_STRATEGY_TENSOR, .format = g->format, .column_order = w->column_order, .act = act_of(w, a, bytes),
                             .static_input = a->present && !a->dynamic, .old_layout = before_018(version)};
-    g->scheme.codec = w->is_float ? w->bits == 4 ? OZ_CODEC_E2M1 : OZ_CODEC_F8E4M3 : bytes ? OZ_CODEC_I8 : oz_codec_packed(w->bits);
+    g->scheme.codec = w->is_float ? FLOATS[w->bits] : bytes ? OZ_CODEC_I8 : oz_codec_packed(w->bits);
     if (w->strategy == OZ_STRATEGY_BLOCK) g->scheme.block_rows = w->block_rows, g->scheme.group_size = w->block_cols;
     if (g->scheme.act == OZ_ACT_VALUES) g->scheme.input = (oz_round){.bits = a->bits, .is_float = a->is_float, .symmetric = a->symmetric, .group_size = a->group_size};
     g->scheme.name = oz_scheme_display(&g->scheme);

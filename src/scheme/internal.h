@@ -85,6 +85,10 @@ typedef struct oz_family {
 } oz_family;
 const oz_family *oz_family_find(const char *method);
 
+/* ---- ways of storing (store.c) ---- */
+const char *oz_store_name(oz_store s);  /* of the only scheme that is stored so, or NULL */
+oz_dtype oz_store_scale(oz_store s);    /* of compressed-tensors' own: the narrow type of its scales; COUNT: the model's */
+
 oz_status oz_groups_read(oz_config *c, oz_err *err);
 oz_status oz_groups_module(oz_scheme *out, oz_config *c, const oz_module *m, oz_err *err);
 

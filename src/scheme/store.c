@@ -2,6 +2,7 @@
 #include "scheme/internal.h"
 
 typedef struct store {
+    const char *name; /* of schemes that are stored so alone; for people */
     const char *codes, *scale, *shape, *zero, *g_idx, *divisor; /* suffixes; NULL: has none */
     oz_dtype codes_dtype, scale_dtype; /* COUNT: the codec's, the model's */
     bool transposed;   /* [cols, rows], and so are scales */
@@ -11,15 +12,19 @@ typedef struct store {
 
 #define CT ".weight_scale", .zero = ".weight_zero_point", .g_idx = ".weight_g_idx"
 static const store STORES[OZ_STORE_COUNT] = {
-    [OZ_STORE_BYTES] = {".weight", CT, .codes_dtype = OZ_DTYPE_COUNT, .scale_dtype = OZ_DTYPE_COUNT},
-    [OZ_STORE_PACKED] = {".weight_packed", CT, .shape = ".weight_shape", .codes_dtype = OZ_DTYPE_COUNT, .scale_dtype = OZ_DTYPE_COUNT, .zero_fields = true},
-    [OZ_STORE_NVFP4] = {".weight_packed", CT, .divisor = ".weight_global_scale", .codes_dtype = OZ_DTYPE_U8, .scale_dtype = OZ_DTYPE_F8_E4M3},
-    [OZ_STORE_MXFP4] = {".weight_packed", CT, .codes_dtype = OZ_DTYPE_U8, .scale_dtype = OZ_DTYPE_U8},
-    [OZ_STORE_MXFP8] = {".weight", CT, .codes_dtype = OZ_DTYPE_COUNT, .scale_dtype = OZ_DTYPE_U8},
-    [OZ_STORE_GPTQ] = {".qweight", ".scales", NULL, ".qzeros", ".g_idx", NULL, OZ_DTYPE_I32, OZ_DTYPE_COUNT, true, true, true},
-    [OZ_STORE_AWQ] = {".qweight", ".scales", NULL, ".qzeros", NULL, NULL, OZ_DTYPE_I32, OZ_DTYPE_COUNT, true, true, true},
-    [OZ_STORE_FP8_BLOCK] = {".weight", ".weight_scale_inv", .codes_dtype = OZ_DTYPE_F8_E4M3, .scale_dtype = OZ_DTYPE_F32},
+    [OZ_STORE_BYTES] = {NULL, ".weight", CT, .codes_dtype = OZ_DTYPE_COUNT, .scale_dtype = OZ_DTYPE_COUNT},
+    [OZ_STORE_PACKED] = {NULL, ".weight_packed", CT, .shape = ".weight_shape", .codes_dtype = OZ_DTYPE_COUNT, .scale_dtype = OZ_DTYPE_COUNT, .zero_fields = true},
+    [OZ_STORE_NVFP4] = {"NVFP4A16", ".weight_packed", CT, .divisor = ".weight_global_scale", .codes_dtype = OZ_DTYPE_U8, .scale_dtype = OZ_DTYPE_F8_E4M3},
+    [OZ_STORE_MXFP4] = {"MXFP4A16", ".weight_packed", CT, .codes_dtype = OZ_DTYPE_U8, .scale_dtype = OZ_DTYPE_U8},
+    [OZ_STORE_MXFP8] = {"MXFP8A16", ".weight", CT, .codes_dtype = OZ_DTYPE_COUNT, .scale_dtype = OZ_DTYPE_U8},
+    [OZ_STORE_GPTQ] = {NULL, ".qweight", ".scales", NULL, ".qzeros", ".g_idx", NULL, OZ_DTYPE_I32, OZ_DTYPE_COUNT, true, true, true},
+    [OZ_STORE_AWQ] = {NULL, ".qweight", ".scales", NULL, ".qzeros", NULL, NULL, OZ_DTYPE_I32, OZ_DTYPE_COUNT, true, true, true},
+    [OZ_STORE_FP8_BLOCK] = {NULL, ".weight", ".weight_scale_inv", .codes_dtype = OZ_DTYPE_F8_E4M3, .scale_dtype = OZ_DTYPE_F32},
 };
+
+const char *oz_store_name(oz_store s) { return STORES[s].name; }
+
+oz_dtype oz_store_scale(oz_store s) { return s < OZ_STORE_GPTQ ? STORES[s].scale_dtype : OZ_DTYPE_COUNT; }
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

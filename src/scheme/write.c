@@ -26,8 +26,8 @@ typedef struct writing {
 
 static oz_args weights_of(const oz_scheme *s) {
     oz_args a = {.present = true, .is_float = s->is_float, .symmetric = s->symmetric, .bits = s->bits, .column_order = s->column_order};
-    const bool nv = s->store == OZ_STORE_NVFP4;
-    a.narrow_scale = nv || s->store == OZ_STORE_MXFP4 || s->store == OZ_STORE_MXFP8;
+    const bool nv = oz_store_scale(s->store) == OZ_DTYPE_F8_E4M3;
+    a.narrow_scale = oz_store_scale(s->store) != OZ_DTYPE_COUNT;
     a.strategy = s->per_tensor ? OZ_STRATEGY_TENSOR : s->block_rows > 0 ? OZ_STRATEGY_BLOCK : nv ? OZ_STRATEGY_TENSOR_GROUP : s->group_size > 0 ? OZ_STRATEGY_GROUP : OZ_STRATEGY_CHANNEL;
     if (s->block_rows > 0) a.block_rows = s->block_rows, a.block_cols = s->group_size;
     else a.group_size = s->group_size;

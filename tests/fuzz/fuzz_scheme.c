@@ -11,7 +11,7 @@ static void round_trip(const oz_module *modules, const oz_scheme *schemes, size_
     oz_scheme back[4];
     oz_err err = {0};
     for (size_t i = 0; i < n; i++)
-        if (schemes[i].quantized && (schemes[i].store > OZ_STORE_MXFP8 || strcmp(schemes[i].format, "fp8") == 0)) return;
+        if (schemes[i].quantized && (schemes[i].store >= OZ_STORE_GPTQ || strcmp(schemes[i].format, "fp8") == 0)) return;
     json_t *config = json_pack("{so}", "quantization_config", oz_scheme_config(modules, schemes, n, NULL));
     if (oz_scheme_resolve(back, config, modules, n, &err) != OZ_OK) __builtin_trap();
     for (size_t i = 0; i < n; i++) {

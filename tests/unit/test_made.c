@@ -46,14 +46,14 @@ static uint32_t noise(int64_t a, int64_t b) {
 
 static float code_at(const numbers *n, int64_t r, int64_t c) {
     const uint32_t v = noise(r, c);
-    if (n->s.codec == OZ_CODEC_E2M1) return (float)(v % 16);
+    if (oz_codec_get(n->s.codec)->codebook) return (float)(v % (1u << n->s.bits));
     if (!n->s.is_float) return (float)((int)(v % (1u << n->s.bits)) - (1 << (n->s.bits - 1)));
     return oz_f32_from_e4m3((uint8_t)(v % 127 + v / 127 % 2 * 128));
 }
 
 static float scale_at(const numbers *n, int64_t band, int64_t g) {
     const uint32_t v = n->s.per_tensor ? 5 : noise(band + 1000, g);
-    if (n->s.store == OZ_STORE_MXFP4 || n->s.store == OZ_STORE_MXFP8) return v % 2 ? 0x1p-9f : 0x1p-126f;
+    if (n->s.store > OZ_STORE_NVFP4) return v % 2 ? 0x1p-9f : 0x1p-126f;
     if (n->s.store == OZ_STORE_NVFP4) return oz_f32_from_e4m3((uint8_t)(1 + v % 126));
     return (float)(1 + v % 200) * 0x1p-12f;
 }
