@@ -25,6 +25,7 @@ typedef enum oz_codec {
     OZ_CODEC_I2G, OZ_CODEC_I3G, OZ_CODEC_I4G, OZ_CODEC_I8G, /* GPTQ: transposed, [words, rows]; the streams run down the columns of what is stored */
     OZ_CODEC_I4A,    /* AWQ "gemm": transposed, [cols, words]; the rows 0,2,4,6,1,3,5,7 of eight in a word */
     OZ_CODEC_E2M1,   /* float4 e2m1, low nibble first: indices into its codebook */
+    OZ_CODEC_E2M3,   /* float6 e2m3, four in three bytes, lowest bits first: the same */
     OZ_CODEC_COUNT
 } oz_codec;
 

@@ -90,6 +90,13 @@ static void expand_nibbles(float *dst, const void *row, int64_t col0, int64_t n)
 }
 static const int8_t E2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; /* halves */
 
+
+static void expand_sixths(float *dst, const void *row, int64_t col0, int64_t n) {
+    for (int64_t i = 0; i < n; i++) dst[i] = (float)oz_field_get(row, 4, 6, OZ_ORDER_STREAM, col0 + i);
+}
+#define E2M3_HALF(s) 0, s 1, s 2, s 3, s 4, s 5, s 6, s 7, s 8, s 9, s 10, s 11, s 12, s 13, s 14, s 15, s 16, s 18, s 20, s 22, s 24, s 26, s 28, s 30, s 32, s 36, s 40, s 44, s 48, s 52, s 56, s 60
+static const int8_t E2M3[64] = {E2M3_HALF(+), E2M3_HALF(-)}; /* eighths */
+
 static const oz_codec_info CODECS[OZ_CODEC_COUNT] = {
     [OZ_CODEC_F32] = {"f32", true, 32, OZ_DTYPE_F32, true, 0, 0, expand_f32},
     [OZ_CODEC_F16] = {"f16", true, 16, OZ_DTYPE_F16, true, 0, 0, expand_f16},
@@ -126,6 +133,7 @@ static const oz_codec_info CODECS[OZ_CODEC_COUNT] = {
     [OZ_CODEC_I8G] = {"int8 gptq", false, 8, OZ_DTYPE_I32, false, -128, 127, NULL},
     [OZ_CODEC_I4A] = {"int4 awq", false, 4, OZ_DTYPE_I32, false, -8, 7, NULL, OZ_ORDER_AWQ},
     [OZ_CODEC_E2M1] = {"float4 e2m1", false, 4, OZ_DTYPE_U8, true, 0, 0, expand_nibbles, OZ_ORDER_STREAM, E2M1, 0.5f, .largest = 6, .least = 0, .digits = 1},
+    [OZ_CODEC_E2M3] = {"float6 e2m3", false, 6, OZ_DTYPE_U8, true, 0, 0, expand_sixths, OZ_ORDER_STREAM, E2M3, 0.125f, .largest = 7.5f, .least = 0, .digits = 3},
 };
 
 const oz_codec_info *oz_codec_get(oz_codec c) { return &CODECS[c]; }

@@ -15,13 +15,13 @@
 static const struct { const char *name; oz_store store; bool ints, floats; int bits; int64_t group; } FORMATS[] = {
     {"int-quantized", OZ_STORE_BYTES, true, true, 0, 0}, {"float-quantized", OZ_STORE_BYTES, true, true, 0, 0}, {"naive-quantized", OZ_STORE_BYTES, true, true, 0, 0},
     {"pack-quantized", OZ_STORE_PACKED, true, false, 0, 0}, {"nvfp4-pack-quantized", OZ_STORE_NVFP4, false, true, 4, 16}, {"mxfp4-pack-quantized", OZ_STORE_MXFP4, false, true, 4, 32},
-    {"mxfp8-quantized", OZ_STORE_MXFP8, false, true, 8, 32}, {"mxfp6-pack-quantized", OZ_STORE_COUNT, false, true, 6, 32},
+    {"mxfp8-quantized", OZ_STORE_MXFP8, false, true, 8, 32}, {"mxfp6-pack-quantized", OZ_STORE_MXFP6, false, true, 6, 32},
     {"dense", OZ_STORE_COUNT, true, true, 0, 0}, {"mixed-precision", OZ_STORE_COUNT, true, true, 0, 0}, {"marlin-24", OZ_STORE_COUNT, true, true, 0, 0},
     {"sparse-bitmask", OZ_STORE_COUNT, true, true, 0, 0}, {"sparse-24-bitmask", OZ_STORE_COUNT, true, true, 0, 0}, {"fakequant", OZ_STORE_COUNT, true, true, 0, 0},
 };
 enum { N_FORMATS = sizeof FORMATS / sizeof *FORMATS, FORMAT_NONE = N_FORMATS };
 
-static const oz_codec FLOATS[9] = {[4] = OZ_CODEC_E2M1, [8] = OZ_CODEC_F8E4M3}; /* by bits */
+static const oz_codec FLOATS[9] = {[4] = OZ_CODEC_E2M1, [6] = OZ_CODEC_E2M3, [8] = OZ_CODEC_F8E4M3}; /* by bits */
 
 static size_t format_find(const char *name) {
     size_t i = 0;

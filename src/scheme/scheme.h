@@ -14,7 +14,7 @@ typedef enum oz_act { OZ_ACT_NONE, OZ_ACT_I8_TOKEN, OZ_ACT_F8_TOKEN, OZ_ACT_VALU
 
 /* What a module's tensors are called and how they lie: a row of a table (store.c). */
 typedef enum oz_store {
-    OZ_STORE_BYTES, OZ_STORE_PACKED, OZ_STORE_NVFP4, OZ_STORE_MXFP4, OZ_STORE_MXFP8, /* compressed-tensors */
+    OZ_STORE_BYTES, OZ_STORE_PACKED, OZ_STORE_NVFP4, OZ_STORE_MXFP4, OZ_STORE_MXFP6, OZ_STORE_MXFP8, /* compressed-tensors */
     OZ_STORE_GPTQ, OZ_STORE_AWQ, OZ_STORE_FP8_BLOCK, OZ_STORE_COUNT
 } oz_store;
 

@@ -16,6 +16,7 @@ static const store STORES[OZ_STORE_COUNT] = {
     [OZ_STORE_PACKED] = {NULL, ".weight_packed", CT, .shape = ".weight_shape", .codes_dtype = OZ_DTYPE_COUNT, .scale_dtype = OZ_DTYPE_COUNT, .zero_fields = true},
     [OZ_STORE_NVFP4] = {"NVFP4A16", ".weight_packed", CT, .divisor = ".weight_global_scale", .codes_dtype = OZ_DTYPE_U8, .scale_dtype = OZ_DTYPE_F8_E4M3},
     [OZ_STORE_MXFP4] = {"MXFP4A16", ".weight_packed", CT, .codes_dtype = OZ_DTYPE_U8, .scale_dtype = OZ_DTYPE_U8},
+    [OZ_STORE_MXFP6] = {"MXFP6A16", ".weight_packed", CT, .codes_dtype = OZ_DTYPE_U8, .scale_dtype = OZ_DTYPE_U8},
     [OZ_STORE_MXFP8] = {"MXFP8A16", ".weight", CT, .codes_dtype = OZ_DTYPE_COUNT, .scale_dtype = OZ_DTYPE_U8},
     [OZ_STORE_GPTQ] = {NULL, ".qweight", ".scales", NULL, ".qzeros", ".g_idx", NULL, OZ_DTYPE_I32, OZ_DTYPE_COUNT, true, true, true},
     [OZ_STORE_AWQ] = {NULL, ".qweight", ".scales", NULL, ".qzeros", NULL, NULL, OZ_DTYPE_I32, OZ_DTYPE_COUNT, true, true, true},

@@ -10,6 +10,7 @@ import argparse, json, os, re
 import numpy as np
 import torch
 from compressed_tensors.compressors import pack_fp4_to_uint8, pack_to_int32
+from compressed_tensors.compressors.mxfp6.helpers import pack_fp6_to_uint8
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.models.llama import modeling_llama
@@ -22,6 +23,9 @@ SHAPES = {L + 'self_attn.q_proj': (32, 32), L + 'self_attn.k_proj': (32, 32), L 
           L + 'mlp.gate_proj': (64, 32), L + 'mlp.up_proj': (64, 32), L + 'mlp.down_proj': (32, 64), 'lm_head': (48, 32), 'model.embed_tokens': (48, 32)}
 LINEAR = [m for m in SHAPES if m.startswith(L)]
 E2M1 = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6])
+
+E2M3 = torch.tensor([m / 8 for m in range(8)] + [(1 + m / 8) * 2**e for e in range(3) for m in range(8)])
+E2M3 = torch.cat([E2M3, -E2M3])
 
 
 class Checkpoint:
@@ -133,17 +137,17 @@ def narrow(c, m, bits, nv=False):
     rows, cols = SHAPES[m]
     size = 16 if nv else 32
     n = cols // size
-    values = E2M1[c.random((rows, cols), 0, 16)] if bits == 4 else (torch.randn(rows, cols, generator=c.g) * 50).to(torch.float8_e4m3fn)
+    values = E2M1[c.random((rows, cols), 0, 16)] if bits == 4 else E2M3[c.random((rows, cols), 0, 64)] if bits == 6 else (torch.randn(rows, cols, generator=c.g) * 50).to(torch.float8_e4m3fn)
     exponents = c.random((rows, n), 120, 125) - (5 if bits == 8 else 0)
     stored = (torch.rand((rows, n), generator=c.g) * 100 + 50).to(torch.float8_e4m3fn) if nv else exponents.to(torch.uint8)
     real = stored.float() / 600.0 if nv else torch.exp2(exponents.float() - 127)
     parts = {'weight_scale': stored}
-    if bits == 4: parts['weight_packed'] = pack_fp4_to_uint8(values)
+    if bits < 8: parts['weight_packed'] = pack_fp4_to_uint8(values) if bits == 4 else pack_fp6_to_uint8(values)
     else: parts['weight'] = values
     if nv: parts['weight_global_scale'] = torch.tensor([600.0])
     c.module(m, parts, values.float(), torch.zeros(rows, n), real, torch.arange(cols) // size)
     dtype = 'torch.float8_e4m3fn' if nv else 'torch.uint8'
-    return {'format': 'nvfp4-pack-quantized' if nv else f'mxfp{bits}-' + ('pack-quantized' if bits == 4 else 'quantized'),
+    return {'format': 'nvfp4-pack-quantized' if nv else f'mxfp{bits}-' + ('pack-quantized' if bits < 8 else 'quantized'),
             'weights': {'num_bits': bits, 'type': 'float', 'symmetric': True, 'strategy': 'tensor_group' if nv else 'group', 'group_size': size, 'scale_dtype': dtype, 'zp_dtype': dtype}}
 
 
@@ -167,7 +171,7 @@ def widths(words):
 
 def narrow_all():
     c = Checkpoint(30)
-    kinds = [(4, True), (4, False), (8, False), (4, True), (4, False), (8, False), (4, True)]
+    kinds = [(4, True), (4, False), (8, False), (6, False), (4, False), (6, False), (4, True)]
     return compressed(c, [([m], narrow(c, m, *k)) for m, k in zip(LINEAR, kinds)])
 
 

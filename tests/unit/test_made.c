@@ -27,6 +27,7 @@ static const struct { const char *weights, *acts, *format; } CASES[] = {
     {"{\"num_bits\":8,\"type\":\"float\",\"strategy\":\"block\",\"block_structure\":[32,40]}", "{\"num_bits\":8,\"type\":\"float\",\"strategy\":\"group\",\"group_size\":32,\"dynamic\":true}", "float-quantized"},
     {"{\"num_bits\":4,\"type\":\"float\",\"strategy\":\"tensor_group\",\"group_size\":16,\"scale_dtype\":\"torch.float8_e4m3fn\"}", "null", "nvfp4-pack-quantized"},
     {"{\"num_bits\":4,\"type\":\"float\",\"group_size\":32,\"scale_dtype\":\"torch.uint8\"}", "null", "mxfp4-pack-quantized"},
+    {"{\"num_bits\":6,\"type\":\"float\",\"group_size\":32,\"scale_dtype\":\"torch.uint8\"}", "null", "mxfp6-pack-quantized"},
     {"{\"num_bits\":8,\"type\":\"float\",\"group_size\":32,\"scale_dtype\":\"torch.uint8\"}", "null", "mxfp8-quantized"},
 };
 enum { N_CASES = sizeof CASES / sizeof *CASES, ROWS = 75, COLS = 96 };

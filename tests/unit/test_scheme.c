@@ -66,6 +66,8 @@ static void test_meanings(void **state) {
     assert_true(s[Q].store == OZ_STORE_NVFP4 && s[Q].codec == OZ_CODEC_E2M1);
     expect_ok(s, ONE("{\"type\":\"float\",\"num_bits\":4,\"group_size\":32}", "null"));
     assert_int_equal(s[Q].store, OZ_STORE_MXFP4);
+    expect_ok(s, ONE("{\"type\":\"float\",\"num_bits\":6,\"group_size\":32}", "null"));
+    assert_true(s[Q].store == OZ_STORE_MXFP6 && s[Q].codec == OZ_CODEC_E2M3);
     expect_ok(s, ONE("{\"type\":\"float\",\"group_size\":32,\"scale_dtype\":\"torch.uint8\"}", "null"));
     assert_int_equal(s[Q].store, OZ_STORE_MXFP8);
 }
@@ -257,7 +259,6 @@ static void test_resolve_refuses(void **state) {
         {ONE("{\"type\":\"float\",\"symmetric\":false,\"strategy\":\"channel\"}", "null"), OZ_E_UNSUPPORTED, L0 "self_attn.q_proj: scheme float8 asymmetric channel, naive-quantized"},
         {ONE("{\"strategy\":\"block\",\"block_structure\":[128,128]}", "null"), OZ_E_UNSUPPORTED, "block 128x128"},
         {ONE("{\"type\":\"float\",\"num_bits\":4,\"strategy\":\"tensor_group\",\"group_size\":16}", A8), OZ_E_UNSUPPORTED, "quantized activations with NVFP4"},
-        {ONE("{\"type\":\"float\",\"num_bits\":6,\"group_size\":32}", "null"), OZ_E_UNSUPPORTED, "this format"},
         {ONE(W8, "{\"dynamic\":true}"), OZ_E_UNSUPPORTED, "one dynamic scale for all tokens"},
         {ONE(W8, "{\"type\":\"float\",\"symmetric\":false}"), OZ_E_UNSUPPORTED, "float activations other than"},
     };
