@@ -20,6 +20,8 @@ oz_status ck_init(ck *c, const char *level, uint64_t seed, oz_err *err) {
 void ck_deinit(ck *c) {
     oz_pool_free(&c->dev.pool);
     oz_pool_free(&c->many.pool);
+    oz_big_free(c->dev.gathered);
+    oz_big_free(c->many.gathered);
 }
 
 void ck_begin(ck *c, const oz_batch *b) { c->many.batch = b; }
