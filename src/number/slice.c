@@ -71,7 +71,7 @@ static oz_status compact(oz_weight *out, void **mem, const oz_weight *w, int64_t
     if (has_zeros) out->zeros = z;
     if (w->g_idx) order_make(o, w), out->order = o;
     for (int64_t r = 0; r < n_rows; r++) {
-        if (out->codec == w->codec) memcpy(c + r * out->row_bytes, (const uint8_t *)w->codes + (row0 + r) * w->row_bytes + col0 * info->bits / 8, (size_t)out->row_bytes);
+        if (out->codec == w->codec && !w->g_idx) memcpy(c + r * out->row_bytes, (const uint8_t *)w->codes + (row0 + r) * w->row_bytes + col0 * info->bits / 8, (size_t)out->row_bytes);
         else codes_copy(c + r * out->row_bytes, rest, out, w, row0 + r, col0);
         oz_weight_scales(row_scales, row_zeros, w, row0 + r);
         for (int64_t g = 0; g < n; g++) {

@@ -121,6 +121,21 @@ static void check_numbers(const oz_weight *w, const numbers *n) {
     oz_free(codes);
 }
 
+/* What devices pack of it means the same, column by column. */
+static void check_compact(const oz_weight *w) {
+    oz_err err = {0};
+    oz_weight all;
+    void *mem;
+    float want[COLS], got[COLS];
+    must(oz_weight_slice(&all, &mem, w, 0, w->rows, 0, w->cols, &err), &err);
+    for (int64_t r = 0; r < w->rows; r++) {
+        oz_weight_row(want, w, r, 0, w->cols);
+        oz_weight_row(got, &all, r, 0, w->cols);
+        for (int64_t c = 0; c < w->cols; c++) assert_true(got[c] == want[all.order ? all.order[c] : c]);
+    }
+    oz_big_free(mem);
+}
+
 static void check_same(const oz_scheme *a, const oz_scheme *b) {
     assert_string_equal(a->name, b->name);
     assert_string_equal(a->format, b->format);
@@ -159,6 +174,7 @@ static void round_trip(size_t i, int64_t rows, int threads) {
     check_same(&n.s, &back);
     must(oz_scheme_bind(&w, c, &m, &back, &err), &err);
     check_numbers(&w, &n);
+    if (rows == ROWS) check_compact(&w);
     assert_true(n.s.column_order ? w.g_idx && memcmp(w.g_idx, order, sizeof order) == 0 : !w.g_idx);
     must(oz_scheme_bind_input(&scale, &zero, c, &m, &back, &err), &err);
     assert_true(!n.s.static_input || scale == 0.25f);
