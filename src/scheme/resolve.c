@@ -77,6 +77,7 @@ static void warn_unused(const oz_config *c) {
 /* Ends c, which was read with the status st. */
 static oz_status modules_resolve(oz_scheme *schemes, oz_config *c, oz_status st, const oz_module *modules, size_t n, oz_err *err) {
     const bool broken = st != OZ_OK; /* as a whole: nothing is known of any module */
+    bool dense = true;
     st = oz_found(c->f, st, err);
     for (size_t i = 0; i < n && st == OZ_OK; i++) {
         schemes[i] = OZ_SCHEME_DENSE;
@@ -85,8 +86,11 @@ static oz_status modules_resolve(oz_scheme *schemes, oz_config *c, oz_status st,
         if (!c->json || broken || !takes_part) continue;
         st = c->family->module(&schemes[i], c, &modules[i], err);
         if (st != OZ_OK) schemes[i].unknown = true;
+        dense &= st == OZ_OK && !schemes[i].quantized;
         st = oz_found(c->f, st, err);
     }
+    if (st == OZ_OK && !broken && c->base.quantized && dense) /* these families do not list modules: what is stored tells */
+        st = oz_found(c->f, oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: quant_method is \"%s\", and no module is stored quantized", c->path, c->family->method), err);
     if (st == OZ_OK && !broken) warn_unused(c);
     config_deinit(c);
     return st;

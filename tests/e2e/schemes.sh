@@ -79,6 +79,14 @@ cp -r $C/77-gptq-valid "$T/side"
 jq $Q $C/77-gptq-valid/config.json | jq 'del(.quant_method)' >"$T/side/quantize_config.json"
 jq "del($Q)" $C/77-gptq-valid/config.json >"$T/side/config.json"
 ok 'quantize_config.json beside config.json is read' run "$T/side"
+
+# A family that does not list its modules, over a model that has none.
+for q in '{"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": false, "sym": true}' '{"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": true}' \
+    '{"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}'; do
+    rm -rf "$T/plain" && $OUNCE convert $C/77-gptq-valid -o "$T/plain" --to f32 -q
+    jq --argjson q "$q" '.quantization_config = $q' "$T/plain/config.json" >"$T/c.json" && cp "$T/c.json" "$T/plain/config.json"
+    fails "$(jq -r .quant_method <<<"$q") over plain weights" 1 'no module is stored quantized' run "$T/plain"
+done
 for base in 77-gptq-valid 52-kv-valid 34-actorder-true; do
     ok "$base converts" $OUNCE convert $C/$base -o "$T/f32" --to f32 -q --force
     ok "and runs" run "$T/f32"
