@@ -226,6 +226,15 @@ static oz_status compare_one(oz_compared *c, bool *done, const oz_verify sides[2
     return st;
 }
 
+/* What only the original has; a head that the model ties to its embedding is none of it. */
+static void missed(const oz_verify sides[2], const oz_findings *f) {
+    for (size_t i = 0; i < sides[1].list.n; i++) {
+        const oz_arch_tensor *o = &sides[1].list.items[i];
+        int64_t k;
+        if (o->role != OZ_ROLE_HEAD && !oz_map_get(sides[0].names, o->name, strlen(o->name), &k)) oz_found_error(f, "%s: expected this tensor of the original, found none (%s)", o->name, sides[0].model);
+    }
+}
+
 static int worst_first(const void *pa, const void *pb) {
     const oz_compared *a = pa, *b = pb;
     const double x = isnan(a->snr_db) ? -INFINITY : a->snr_db, y = isnan(b->snr_db) ? -INFINITY : b->snr_db;
@@ -245,6 +254,7 @@ static oz_status compare_all(oz_comparison *out, const oz_verify sides[2], const
         oz_progress_step(&progress, (int64_t)i + 1);
     }
     oz_progress_deinit(&progress);
+    if (st == OZ_OK) missed(sides, f);
     if (out->n) qsort(out->items, out->n, sizeof *out->items, worst_first);
     return st;
 }

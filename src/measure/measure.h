@@ -71,7 +71,7 @@ typedef struct oz_compared {
     int64_t n_codes, n_codes_rtn, n_scales, n_scales_rtn;
 } oz_compared;
 typedef struct oz_comparison { oz_compared *items; size_t n; } oz_comparison;
-/* f: modules that the original lacks, and what is no way of quantizing but damage. An original that cannot be read is an error. */
+/* f: modules that only one of the two has, and what is no way of quantizing but damage. An original that cannot be read is an error. */
 oz_status oz_compare_run(oz_comparison *out, const char *model, const char *original, const oz_findings *f, oz_pool *pool, oz_err *err);
 void oz_comparison_deinit(oz_comparison *c);
 

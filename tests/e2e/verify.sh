@@ -38,3 +38,14 @@ finds 'no such path' 1 'error: ' "$T/none"
 finds 'a file that is no checkpoint' 1 'error: ' tests/lib.sh
 mkdir "$T/empty"
 finds 'an empty folder' 1 config.json "$T/empty"
+
+# Beside an original that has more: biases, a layer.
+for k in plain bias deep; do
+    jq -n --arg k $k '{architectures: ["LlamaForCausalLM"], model_type: "llama", hidden_size: 64, intermediate_size: 64, num_hidden_layers: (if $k == "deep" then 2 else 1 end), num_attention_heads: 2, num_key_value_heads: 1,
+        vocab_size: 64, max_position_embeddings: 64, rms_norm_eps: 1e-5, rope_theta: 10000, torch_dtype: "bfloat16", tie_word_embeddings: false, hidden_act: "silu", attention_bias: ($k == "bias")}' >"$T/$k.json"
+    $OUNCE synth "$T/$k.json" -o "$T/$k" -q >/dev/null
+done
+ok 'a model is its own original' verify "$T/plain" --against "$T/plain" -q
+finds 'biases of the original are missing' 1 'self_attn.k_proj.bias: expected this tensor of the original, found none' "$T/plain" --against "$T/bias"
+finds 'a layer of the original is missing' 1 'layers.1.mlp.down_proj.weight: expected this tensor of the original, found none' "$T/plain" --against "$T/deep"
+same 'each of its tensors' 9 "$(grep -c 'of the original, found none' "$T/out")"
