@@ -1,6 +1,6 @@
 /* Experts that are quantized while a model is loaded: the same codes, scales and logits as a checkpoint that was quantized before; what memory they take;
  * experts that share a tensor; and what is refused. */
-#include "files.h"
+#include "refused.h"
 #include <math.h>
 #include "base/json.h"
 #include "base/mem.h"
@@ -280,17 +280,7 @@ static void test_mixed(void **state) {
 /* ---- what is refused ---- */
 
 static void refused(const char *path, const char *preset, oz_status status, const char *words) {
-    oz_err err = {0};
-    oz_ckpt *c;
-    oz_dev *dev;
-    oz_model *m;
-    must(oz_ckpt_open(&c, path, &err), &err);
-    must(oz_dev_open(&dev, &(oz_dev_cfg){.name = "cpu", .threads = 2, .cpu_level = "auto"}, &err), &err);
-    assert_int_equal(oz_model_open(&m, dev, c, &(oz_model_cfg){.dtype = "f32", .quantize = &oz_preset_find(preset)->scheme}, &err), status);
-    test_contains(err.msg, words);
-    assert_null(m);
-    oz_dev_close(&dev);
-    oz_ckpt_close(&c);
+    test_model_refused(path, &(oz_model_cfg){.dtype = "f32", .quantize = &oz_preset_find(preset)->scheme}, NULL, status, words);
 }
 
 static void test_refused(void **state) {

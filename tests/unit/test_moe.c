@@ -1,5 +1,5 @@
 /* Mixtures of experts: a layer against f64, quantized experts against the same weights as floats, a dense model cut into experts, and what is refused. */
-#include "files.h"
+#include "refused.h"
 #include <math.h>
 #include "base/json.h"
 #include "base/mem.h"
@@ -346,18 +346,7 @@ static void test_split_refused(void **state) {
 /* ---- what is refused ---- */
 
 static void refused(const char *path, const oz_ops *ops, oz_status status, const char *words) {
-    oz_err err = {0};
-    oz_ckpt *c;
-    oz_dev *dev;
-    oz_model *m;
-    must(oz_ckpt_open(&c, path, &err), &err);
-    must(oz_dev_open(&dev, &(oz_dev_cfg){.name = "cpu", .threads = 1, .cpu_level = "auto"}, &err), &err);
-    if (ops) dev->ops = ops;
-    assert_int_equal(oz_model_open(&m, dev, c, &(oz_model_cfg){.dtype = "f32"}, &err), status);
-    test_contains(err.msg, words);
-    assert_null(m);
-    oz_dev_close(&dev);
-    oz_ckpt_close(&c);
+    test_model_refused(path, &(oz_model_cfg){.dtype = "f32"}, ops, status, words);
 }
 
 static void test_refused(void **state) {

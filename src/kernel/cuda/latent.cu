@@ -1,8 +1,8 @@
 /* Latent attention, always absorbed: q_nope (turned keys) and q_rope attend over latents as one KV head whose values are the first columns of its keys, and what comes out
  * goes through the values' rows of kv_b (step.h; kernel/cpu_latent.c says why it is the same function).
  *
- * Products are those of linear.cu, one launch a head on each side of attention: bound by launches, which a graph makes cheap. Expanding is left to the CPU
- * for now: `latent_room` is 0. mla_write puts keys and values of all heads into a cache of the ordinary kind, a block a token. */
+ * Products are those of linear.cu, one launch a head on each side of attention: bound by launches, which a graph makes cheap. Only the CPU expands:
+ * `latent_room` is 0 here. mla_write puts keys and values of all heads into a cache of the ordinary kind, a block a token. */
 #include "kernel/cuda/device.cuh"
 
 enum { THREADS = 256 };

@@ -3,7 +3,7 @@
  * A thread takes one channel of one segment and walks its tokens in order; neighbours in a warp are neighbouring channels, so every access of a warp lies in
  * one piece. A block is launched for each row of the call, and those whose row begins a segment do the work: the grid depends on the number of rows alone,
  * as a graph needs it. Sums and states are f32, in the order of their definition (step.h). A prompt is bound by latency: its tokens follow each other.
- * Rejected for now: scanning chunks of a prompt side by side. */
+ * Not done: scanning chunks of a prompt side by side, which would need their states joined after. */
 #include "kernel/cuda/device.cuh"
 
 enum { THREADS = 64 };
