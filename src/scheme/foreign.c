@@ -46,6 +46,14 @@ static oz_status shared(oz_scheme *out, oz_config *c, const oz_module *m, oz_err
     return OZ_OK;
 }
 
+/* The last group of GPTQ may be short. AWQ's loaders, and all that quantizes inputs in groups, take whole ones. */
+static oz_status whole_groups(oz_scheme *out, oz_config *c, const oz_module *m, oz_err *err) {
+    OZ_TRY(shared(out, c, m, err));
+    const int64_t group = out->block_rows > 0 ? out->input.group_size : out->group_size;
+    OZ_NEED(group <= 0 || m->cols % group == 0, err, OZ_E_FORMAT, "%s: %s says groups of %lld inputs, which do not divide its %lld columns", m->name, c->path, (long long)group, (long long)m->cols);
+    return OZ_OK;
+}
+
 /* ---- GPTQ ---- */
 
 static oz_status gptq_keys(oz_scheme *s, const json_t *v, const char *path, oz_err *err) {
@@ -173,8 +181,8 @@ static oz_status fp8_read(oz_config *c, oz_err *err) {
 static const oz_family FAMILIES[] = {
     {"compressed-tensors", oz_groups_read, oz_groups_module, NULL},
     {"gptq", gptq_read, gptq_module, NULL},
-    {"awq", awq_read, shared, NULL},
-    {"fp8", fp8_read, shared, NULL},
+    {"awq", awq_read, whole_groups, NULL},
+    {"fp8", fp8_read, whole_groups, NULL},
     {"bitsandbytes", NULL, NULL, "quantize the original model instead (ounce quantize --scheme W4A16 or W8A8), or take a GPTQ, AWQ or GGUF version of it"},
     {"modelopt", NULL, NULL, "take the compressed-tensors version of the model, or quantize the original (ounce quantize --scheme FP8_DYNAMIC)"},
     {"modelopt_fp4", NULL, NULL, "take the compressed-tensors version of the model, or quantize the original (ounce quantize --scheme W4A16)"},

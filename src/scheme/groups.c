@@ -75,16 +75,19 @@ static const char *reason(const oz_args *w, const oz_args *a, oz_store store, co
     return NULL;
 }
 
-/* Names of schemes for people: presets' where one has this meaning. */
+/* Names of schemes for people: presets' where one has this meaning, and else made in the same way: weights, A, inputs. A bare number is of an integer. */
+#define INPUTS(w, zero) {w "A16" zero, "", w "A2" zero, w "A3" zero, w "A4" zero, w "A5" zero, w "A6" zero, w "A7" zero, w "A8" zero, w "AFP8" zero}
+#define WEIGHTS(w) {INPUTS(w, "_ASYM"), INPUTS(w, "")}
 const char *oz_scheme_display(const oz_scheme *s) {
-    static const char *const ints[9][4] = {[2] = {"W2A16", "W2A16_ASYM", "W2A8", "W2AFP8"}, [3] = {"W3A16", "W3A16_ASYM", "W3A8", "W3AFP8"}, [4] = {"W4A16", "W4A16_ASYM", "W4A8", "W4AFP8"},
-                                           [5] = {"W5A16", "W5A16_ASYM", "W5A8", "W5AFP8"}, [6] = {"W6A16", "W6A16_ASYM", "W6A8", "W6AFP8"}, [7] = {"W7A16", "W7A16_ASYM", "W7A8", "W7AFP8"},
-                                           [8] = {"W8A16", "W8A16_ASYM", "W8A8", "W8AFP8"}};
-    if (oz_store_name(s->store)) return oz_store_name(s->store);
+    static const char *const ints[9][2][10] = {[2] = WEIGHTS("W2"), [3] = WEIGHTS("W3"), [4] = WEIGHTS("W4"), [5] = WEIGHTS("W5"), [6] = WEIGHTS("W6"), [7] = WEIGHTS("W7"), [8] = WEIGHTS("W8")};
+    static const char *const floats[] = INPUTS("FP8", ""), *const blocks[] = INPUTS("FP8_BLOCK", "");
+    enum { NONE = 0, FP8 = 9 };
     const bool float_in = s->act == OZ_ACT_F8_TOKEN || (s->act == OZ_ACT_VALUES && s->input.is_float);
-    if (!s->is_float) return ints[s->bits][s->act ? float_in ? 3 : 2 : !s->symmetric];
-    if (s->block_rows > 0) return s->act ? "FP8_BLOCK" : "FP8_BLOCKA16";
-    return !s->act ? "FP8A16" : !float_in ? "FP8AINT" : s->static_input ? "FP8" : "FP8_DYNAMIC";
+    const int inputs = s->act == OZ_ACT_NONE ? NONE : float_in ? FP8 : s->act == OZ_ACT_I8_TOKEN ? 8 : s->input.bits;
+    if (oz_store_name(s->store)) return oz_store_name(s->store);
+    if (!s->is_float) return ints[s->bits][s->symmetric][inputs];
+    if (inputs != FP8) return (s->block_rows > 0 ? blocks : floats)[inputs];
+    return s->block_rows > 0 ? "FP8_BLOCK" : s->static_input ? "FP8" : "FP8_DYNAMIC";
 }
 
 oz_codec oz_codec_packed(int bits) {

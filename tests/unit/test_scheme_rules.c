@@ -111,6 +111,7 @@ static void test_presets_by_name(void **state) {
         {"FP8", 8, true, 0, OZ_ACT_VALUES, NULL}, {"FP8_DYNAMIC", 8, true, 0, OZ_ACT_F8_TOKEN, NULL}, {"FP8_BLOCK", 8, true, 128, OZ_ACT_VALUES, NULL}, {"NVFP4A16", 4, true, 16, OZ_ACT_NONE, NULL},
         {"MXFP4A16", 4, true, 32, OZ_ACT_NONE, NULL}, {"mxfp8a16", 8, true, 32, OZ_ACT_NONE, NULL}, {"NVFP4", 4, true, 16, OZ_ACT_NONE, "is not supported"}, {"MXFP4", 4, true, 32, OZ_ACT_NONE, "is not supported"},
         {"MXFP8", 8, true, 32, OZ_ACT_NONE, "is not supported"},
+        {"W5A8", 5, false, 128, OZ_ACT_VALUES, NULL}, {"W6A8", 6, false, 128, OZ_ACT_VALUES, NULL}, {"W2A4", 2, false, 128, OZ_ACT_VALUES, NULL}, {"W3A4", 3, false, 128, OZ_ACT_VALUES, NULL},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         oz_scheme s[2];
@@ -125,6 +126,51 @@ static void test_presets_by_name(void **state) {
         }
         if (st != OZ_OK) fail_msg("%s: %s", want[i].name, err.msg);
         if (s[0].bits != want[i].bits || s[0].is_float != want[i].is_float || s[0].group_size != want[i].group || s[0].act != want[i].act) fail_msg("%s: another scheme, %s", want[i].name, s[0].name);
+        if (strcasecmp(s[0].name, want[i].name) != 0 && strcmp(want[i].name, "int8") != 0) fail_msg("%s is called %s", want[i].name, s[0].name); /* int8 is a second name of W8A8 */
+    }
+}
+
+/* A scheme that no preset has is named in the same way, after its weights and its inputs. */
+static void test_names_without_a_preset(void **state) {
+    static const struct { const char *weights, *inputs, *name; } want[] = {
+        {"{\"num_bits\":8,\"strategy\":\"channel\"}", "{\"num_bits\":4,\"strategy\":\"token\",\"dynamic\":true}", "W8A4"},
+        {"{\"num_bits\":4,\"strategy\":\"channel\",\"symmetric\":false}", "{\"num_bits\":4,\"strategy\":\"token\",\"dynamic\":true}", "W4A4_ASYM"},
+        {"{\"num_bits\":4,\"strategy\":\"channel\",\"symmetric\":false}", "{\"num_bits\":8,\"strategy\":\"token\",\"dynamic\":true}", "W4A8_ASYM"},
+        {"{\"num_bits\":8,\"strategy\":\"channel\"}", "{\"num_bits\":8,\"strategy\":\"tensor\",\"symmetric\":false}", "W8A8"},
+        {"{\"num_bits\":8,\"strategy\":\"channel\",\"symmetric\":false}", "null", "W8A16_ASYM"},
+        {"{\"num_bits\":8,\"strategy\":\"channel\"}", "{\"type\":\"float\",\"strategy\":\"token\",\"dynamic\":true}", "W8AFP8"},
+        {"{\"type\":\"float\",\"strategy\":\"channel\"}", "{\"num_bits\":4,\"strategy\":\"token\",\"dynamic\":true}", "FP8A4"},
+        {"{\"type\":\"float\",\"strategy\":\"block\",\"block_structure\":[8,8]}", "{\"strategy\":\"token\",\"dynamic\":true}", "FP8_BLOCKA8"},
+        {"{\"type\":\"float\",\"strategy\":\"block\",\"block_structure\":[8,8]}", "null", "FP8_BLOCKA16"},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        oz_scheme s[2];
+        oz_err err = {0};
+        char text[512];
+        snprintf(text, sizeof text, "{\"quantization_config\":{\"config_groups\":{\"g\":{\"targets\":[\"Linear\"],\"weights\":%s,\"input_activations\":%s}}}}", want[i].weights, want[i].inputs);
+        json_t *config = json_loads(text, 0, NULL);
+        if (oz_scheme_resolve(s, config, MODULES, 2, &err) != OZ_OK) fail_msg("%s: %s", want[i].name, err.msg);
+        assert_string_equal(s[0].name, want[i].name);
+        json_decref(config);
+    }
+}
+
+/* AWQ and float8 blocks take whole groups of inputs; the last group of GPTQ may be short. */
+static void test_whole_groups(void **state) {
+    static const struct { const char *config, *error; } rows[] = {
+        {"{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":48}", "m: quantization_config says groups of 48 inputs, which do not divide its 64 columns"},
+        {"{\"quant_method\":\"fp8\",\"weight_block_size\":[16,48]}", "m: quantization_config says groups of 48 inputs, which do not divide its 64 columns"},
+        {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":48}", NULL},
+    };
+    const oz_module m = {"m", "Linear", 64, 64, true};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        oz_scheme s;
+        oz_err err = {0};
+        json_t *config = json_pack("{s:o}", "quantization_config", json_loads(rows[i].config, 0, NULL));
+        const oz_status st = oz_scheme_resolve(&s, config, &m, 1, &err);
+        json_decref(config);
+        if (!rows[i].error) assert_int_equal(st, OZ_OK);
+        else assert_string_equal(err.msg, rows[i].error);
     }
 }
 
@@ -148,6 +194,6 @@ static void test_dialect(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_taken), cmocka_unit_test(test_refused), cmocka_unit_test(test_strict),
-                                       cmocka_unit_test(test_older), cmocka_unit_test(test_presets_by_name), cmocka_unit_test(test_dialect)};
+                                       cmocka_unit_test(test_older), cmocka_unit_test(test_presets_by_name), cmocka_unit_test(test_names_without_a_preset), cmocka_unit_test(test_whole_groups), cmocka_unit_test(test_dialect)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
