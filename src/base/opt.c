@@ -169,10 +169,10 @@ static void describe(oz_buf *b, const oz_opt *o) {
     const char *sep = " (";
     if (o->choices) oz_buf_printf(b, "%s%s", sep, o->choices), sep = ", ";
     else if (*range_text(range, o)) oz_buf_printf(b, "%s%s", sep, range), sep = ", ";
-    const double n = o->type == OZ_OPT_INT ? (double)*(int64_t *)o->dest : 0;
+    const double n = o->type == OZ_OPT_INT ? (double)*(int64_t *)o->dest : o->type == OZ_OPT_FLOAT ? *(double *)o->dest : 0;
     const bool unset = *range && (n < o->min || n > o->max); /* no value that could be given: the help text says what then happens */
     if (o->type == OZ_OPT_INT && !unset) oz_buf_printf(b, "%sdefault %lld", sep, (long long)*(int64_t *)o->dest);
-    if (o->type == OZ_OPT_FLOAT) oz_buf_printf(b, "%sdefault %g", sep, *(double *)o->dest);
+    if (o->type == OZ_OPT_FLOAT && !unset) oz_buf_printf(b, "%sdefault %g", sep, n);
     if (o->type == OZ_OPT_STR && *(const char **)o->dest) oz_buf_printf(b, "%sdefault %s", sep, *(const char **)o->dest);
     if (o->type == OZ_OPT_LIST) oz_buf_printf(b, "%smay be repeated", sep);
     if (b->len > open) oz_buf_putc(b, ')');

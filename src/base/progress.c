@@ -12,10 +12,14 @@ enum { REDRAW_US = 100 * 1000, PIPE_LINE_US = 5 * 1000 * 1000, MAX_SAID = 8192 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool is_quiet, is_muted, line_open; /* line_open: a progress line stands on the terminal */
+static void (*listener)(void *arg, const char *text);
+static void *listener_arg;
 
 void oz_log_quiet(bool quiet) { is_quiet = quiet || is_muted; }
 
 void oz_log_mute(void) { is_muted = is_quiet = true; }
+
+void oz_log_listen(void (*heard)(void *arg, const char *text), void *arg) { listener = heard, listener_arg = arg; }
 
 bool oz_log_colour(void) {
     const char *no = getenv("NO_COLOR");
@@ -41,7 +45,7 @@ static void put_safe(const char *s, size_t n) {
     }
 }
 
-static void say(const char *label, const char *colour, const char *fmt, va_list ap) {
+static void say(const char *label, const char *colour, bool is_heard, const char *fmt, va_list ap) {
     char text[MAX_SAID];
     const int n = vsnprintf(text, sizeof text, fmt, ap);
     pthread_mutex_lock(&lock);
@@ -50,6 +54,7 @@ static void say(const char *label, const char *colour, const char *fmt, va_list 
     fprintf(stderr, "%s%s%s", paint ? colour : "", label, paint ? "\033[0m" : "");
     if (n > 0) put_safe(text, n < MAX_SAID ? (size_t)n : MAX_SAID - 1);
     fputc('\n', stderr);
+    if (is_heard && listener && n > 0) listener(listener_arg, text);
     pthread_mutex_unlock(&lock);
 }
 
@@ -57,7 +62,7 @@ void oz_log_info(const char *fmt, ...) {
     if (is_quiet) return;
     va_list ap;
     va_start(ap, fmt);
-    say("", "", fmt, ap);
+    say("", "", false, fmt, ap);
     va_end(ap);
 }
 
@@ -65,14 +70,14 @@ void oz_log_warn(const char *fmt, ...) {
     if (is_muted) return;
     va_list ap;
     va_start(ap, fmt);
-    say("warning: ", "\033[33m", fmt, ap);
+    say("warning: ", "\033[33m", true, fmt, ap);
     va_end(ap);
 }
 
 void oz_log_error(const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    say("error: ", "\033[31m", fmt, ap);
+    say("error: ", "\033[31m", false, fmt, ap);
     va_end(ap);
 }
 

@@ -10,6 +10,7 @@ void oz_log_mute(void); /* errors alone: another process says the rest */
 bool oz_log_colour(void); /* stderr is a terminal and NO_COLOR is not set */
 void oz_log_info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void oz_log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));  /* "warning: ..." */
+void oz_log_listen(void (*heard)(void *arg, const char *text), void *arg); /* is given each warning besides, one at a time; NULL: nobody is */
 void oz_log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "error: ..." */
 
 typedef struct oz_progress { const char *what, *unit; int64_t total, done, start_us, last_us; bool shown; int64_t (*now_us)(void); /* oz_clock_us */ } oz_progress;

@@ -39,7 +39,7 @@ extern const oz_opt oz_cli_opts_write[];
 /* OZ_E_USAGE without -o (a dry run needs none) or with a size that is none; OZ_E_ARG if --force would delete what is no checkpoint, or the
  * model that is read. */
 oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err);
-/* On stdout: the files and their sizes. With --json one object: `more` (stolen; what the command adds), output, dry_run, bytes, files. */
+/* On stdout: the files and their sizes. With --json one object: `more` (stolen; what the command adds), output, dry_run, bytes, files, and warnings, all since oz_cli_write_check. */
 void oz_cli_write_report(const oz_layout *l, json_t *more);
 
 /* A preset by its name; group_size 0: its own. OZ_E_USAGE names those that are known. */

@@ -11,10 +11,11 @@
 static const char *scheme_name, *recipe_path;
 static const char *method, *calibration; /* method NULL: rtn */
 static int64_t group_size; /* 0: the scheme's own */
-static int64_t n_samples = 128, max_seq_len = 512;
-static double dampening = OZ_DAMPENING;
+static int64_t n_samples, max_seq_len; /* 0: not given */
+static double dampening;
 static bool resume;
 static oz_opt_list targets, ignore;
+enum { DEFAULT_SAMPLES = 128, DEFAULT_SEQ_LEN = 512 };
 
 static const oz_opt opts[] = {
     {"scheme", 0, OZ_OPT_STR, &scheme_name, 0, 0, NULL, "S", "one of those above"},
@@ -23,9 +24,9 @@ static const oz_opt opts[] = {
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
     {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq", "M", "rtn, the default: round to nearest; gptq: see above"},
     {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for gptq and FP8: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
-    {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE"},
-    {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence"},
-    {"dampening-frac", 0, OZ_OPT_FLOAT, &dampening, 1e-6, 1, NULL, "X", "gptq: share of the mean diagonal that is added to a Hessian's diagonal"},
+    {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE; default 128"},
+    {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence; default 512"},
+    {"dampening-frac", 0, OZ_OPT_FLOAT, &dampening, 1e-6, 1, NULL, "X", "gptq: share of the mean diagonal that is added to a Hessian's diagonal; default 0.01"},
     {"resume", 0, OZ_OPT_FLAG, &resume, 0, 0, NULL, NULL, "with --calibration: go on with the work that DIR.gptq holds"},
     {"targets", 0, OZ_OPT_LIST, &targets, 0, 0, NULL, "PAT", "what to quantize; default Linear, which leaves out lm_head and routers; with a scheme of experts: what else"},
     {"ignore", 0, OZ_OPT_LIST, &ignore, 0, 0, NULL, "PAT", "what to leave as it is; wins over --targets"},
@@ -113,7 +114,7 @@ static oz_status calibration_read(oz_calibration *c, const char *model, oz_err *
     oz_tok *tok = NULL;
     oz_status st = oz_cli_of_model(oz_text_files_open(&files, model, err), model, err);
     if (st == OZ_OK && files.tokenizer) st = oz_cli_tok_open(&tok, &files, model, err);
-    if (st == OZ_OK) st = oz_calibration_read(c, calibration, &(oz_calibration_cfg){tok, &files, n_samples, max_seq_len}, err);
+    if (st == OZ_OK) st = oz_calibration_read(c, calibration, &(oz_calibration_cfg){tok, &files, n_samples ? n_samples : DEFAULT_SAMPLES, max_seq_len ? max_seq_len : DEFAULT_SEQ_LEN}, err);
     oz_tok_free(&tok);
     oz_text_files_close(&files);
     return st;
@@ -133,13 +134,21 @@ static oz_status text_run(json_t **errors, oz_quantize *q, const char *model, oz
     return st;
 }
 
+/* Options that change nothing where nothing takes a text. */
+static oz_status idle_check(oz_err *err) {
+    const struct { const char *name; bool given; } of_text[] = {{"--calibration", calibration != NULL}, {"--num-calibration-samples", n_samples != 0}, {"--max-seq-length", max_seq_len != 0}, {"--resume", resume}};
+    for (size_t i = 0; i < sizeof of_text / sizeof *of_text; i++)
+        OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither GPTQ nor static scales of inputs", of_text[i].name, recipe_path ? "--recipe" : "--method rtn with --scheme",
+                recipe_path ? recipe_path : scheme_name);
+    return OZ_OK;
+}
+
 static oz_status write_out(oz_quantize *q, const char *model, oz_err *err) {
     int64_t start = oz_clock_us();
     json_t *errors = NULL;
     const char *wants = oz_quantize_wants_text(q);
     OZ_NEED(!wants || calibration, err, OZ_E_USAGE, "--calibration: %s needs text to calibrate with", wants);
-    OZ_NEED(wants || !calibration, err, OZ_E_USAGE, "--calibration: nothing here uses any: neither GPTQ nor static scales of inputs");
-    OZ_NEED(wants || !resume, err, OZ_E_USAGE, "--resume: rounding to nearest keeps nothing to go on with");
+    if (!wants) OZ_TRY(idle_check(err));
     if (wants || !oz_cli_output.dry_run) {
         oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
         oz_status st = wants ? text_run(&errors, q, model, pool, err) : oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);
@@ -158,17 +167,18 @@ static oz_status write_out(oz_quantize *q, const char *model, oz_err *err) {
 /* A recipe says all that these say. */
 static oz_status recipe_check(oz_err *err) {
     const struct { const char *name; bool given; } said[] = {{"--scheme", scheme_name != NULL}, {"--group-size", group_size != 0}, {"--method", method != NULL}, {"--targets", targets.n > 0},
-                                                             {"--ignore", ignore.n > 0}, {"--dampening-frac", dampening != OZ_DAMPENING}};
+                                                             {"--ignore", ignore.n > 0}, {"--dampening-frac", dampening != 0}};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) OZ_NEED(!said[i].given, err, OZ_E_USAGE, "%s: --recipe says that; leave one of them out", said[i].name);
     return OZ_OK;
 }
 
 static oz_status run(const char **args, int n_args, oz_err *err) {
-    oz_quantize_cfg cfg = {.gptq = method && strcmp(method, "gptq") == 0, .dampening = dampening, .targets = targets.items, .n_targets = targets.n, .ignore = ignore.items, .n_ignore = ignore.n};
+    oz_quantize_cfg cfg = {.gptq = method && strcmp(method, "gptq") == 0, .dampening = dampening != 0 ? dampening : OZ_DAMPENING, .targets = targets.items, .n_targets = targets.n, .ignore = ignore.items, .n_ignore = ignore.n};
     oz_recipe *recipe = NULL;
     oz_ckpt *ckpt = NULL;
     oz_quantize *q = NULL;
     OZ_TRY(recipe_path ? recipe_check(err) : oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
+    OZ_NEED(recipe_path || cfg.gptq || dampening == 0, err, OZ_E_USAGE, "--dampening-frac: --method rtn has no Hessian to add it to");
     OZ_TRY(oz_cli_write_check(&cfg.shard_bytes, args[0], err));
     oz_status st = recipe_path ? oz_recipe_read(&recipe, recipe_path, err) : OZ_OK;
     cfg.recipe = recipe;

@@ -1,6 +1,7 @@
 /* What the commands that write a checkpoint have in common. */
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "base/str.h"
 #include "cli/cli.h"
 #include <dirent.h>
@@ -70,7 +71,11 @@ static oz_status force_check(const char *dir, const char *model, oz_err *err) {
     return OZ_OK;
 }
 
+static json_t *warnings; /* of the run, for --json */
+static void heard(void *arg, const char *text) { json_array_append_new(arg, oz_json_text(text)); }
+
 oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err) {
+    if (oz_cli_common.json && !warnings) oz_log_listen(heard, warnings = json_array());
     OZ_NEED(oz_cli_output.path || oz_cli_output.dry_run, err, OZ_E_USAGE, "--output: say where to write (-o DIR)");
     OZ_NEED(parse_size(shard_bytes, oz_cli_output.max_shard), err, OZ_E_USAGE,
             "--max-shard-size: must be a number of bytes, or one with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, found %s",
@@ -93,8 +98,8 @@ void oz_cli_write_report(const oz_layout *l, json_t *more) {
         json_array_append_new(files, json_pack("{s:s, s:I}", "name", name, "bytes", (json_int_t)n_bytes));
     }
     if (oz_cli_common.json) {
-        json_t *doc = json_pack("{s:o?, s:b, s:I, s:o}", "output", oz_cli_output.path ? oz_json_text(oz_cli_output.path) : NULL, "dry_run", oz_cli_output.dry_run, "bytes",
-                                (json_int_t)oz_layout_bytes(l), "files", files);
+        json_t *doc = json_pack("{s:o?, s:b, s:I, s:o, s:O}", "output", oz_cli_output.path ? oz_json_text(oz_cli_output.path) : NULL, "dry_run", oz_cli_output.dry_run, "bytes",
+                                (json_int_t)oz_layout_bytes(l), "files", files, "warnings", warnings);
         json_object_update_missing(doc, more);
         json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
@@ -114,7 +119,8 @@ oz_status oz_cli_scheme_find(oz_scheme *out, const char *name, int64_t group_siz
     if (!p) oz_err_set(err, OZ_E_USAGE, __FILE__, __LINE__, "--scheme: must be one of %s, found %s", names.data, name ? name : "none");
     oz_buf_deinit(&names);
     if (!p) return OZ_E_USAGE;
-    OZ_NEED(!group_size || p->takes_group_size, err, OZ_E_USAGE, "--group-size: %s has one scale a channel, not groups", p->scheme.name);
+    OZ_NEED(!group_size || p->takes_group_size, err, OZ_E_USAGE, "--group-size: %s has one scale a %s, not groups of any size", p->scheme.name,
+            p->scheme.block_rows > 0 ? "block of its own size" : p->scheme.per_tensor ? "matrix" : "channel");
     *out = p->scheme;
     if (group_size) out->group_size = group_size;
     return OZ_OK;

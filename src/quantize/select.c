@@ -125,6 +125,12 @@ static oz_status check_groups(const oz_quantize *q, const oz_quantize_cfg *cfg, 
     OZ_FAIL(err, OZ_E_ARG, "%s%s; %s", first.msg, others, advice);
 }
 
+static bool has_experts(const oz_quantize *q) {
+    bool has = false;
+    for (size_t i = 0; i < q->list.n; i++) has |= q->list.items[i].expert >= 0;
+    return has;
+}
+
 oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
     size_t n = 0;
     if (!cfg->recipe) OZ_TRY(by_patterns(q, cfg, err));
@@ -135,6 +141,7 @@ oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err 
         OZ_TRY(check_made(&q->items[i], err));
         n++;
     }
+    OZ_NEED(n > 0 || cfg->recipe || !cfg->scheme.experts || has_experts(q), err, OZ_E_ARG, "--scheme %s: it is of routed experts, and this model has none", cfg->scheme.name);
     OZ_NEED(n > 0, err, OZ_E_ARG, "nothing is left to quantize: every target is ignored%s", cfg->recipe ? "" : " or lm_head, which must be named");
     return OZ_OK;
 }

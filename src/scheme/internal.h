@@ -68,6 +68,7 @@ typedef struct oz_config {
     oz_group *groups;
     size_t n_groups;
     oz_patterns ignore;
+    bool is_made; /* written by who quantizes now: what it ignores is meant to be there */
     /* others */
     oz_scheme base;
     oz_rule *rules;

@@ -74,6 +74,16 @@ static void warn_unused(const oz_config *c) {
             if (!c->groups[i].targets.used[k]) oz_found_warning(c->f, "%s.targets: '%.100s' matches no module of this model", c->groups[i].path, c->groups[i].targets.items[k].text);
 }
 
+/* A checkpoint's list may name what is left out of it; of one that is made, a name that is misspelt would be quantized. Any module counts, norms and routers too. */
+static oz_status warn_not_ignored(const oz_config *c, const oz_module *modules, size_t n, oz_err *err) {
+    for (size_t k = 0; k < c->ignore.n; k++) {
+        oz_hit hit = c->ignore.used[k] ? OZ_HIT_NAME : OZ_HIT_NONE;
+        for (size_t i = 0; i < n && hit == OZ_HIT_NONE; i++) OZ_TRY(oz_pattern_hit(&hit, &c->ignore.items[k], &modules[i], err));
+        if (hit == OZ_HIT_NONE) oz_found_warning(c->f, "%s.ignore: '%.100s' matches no module of this model", c->path, c->ignore.items[k].text);
+    }
+    return OZ_OK;
+}
+
 /* Ends c, which was read with the status st. */
 static oz_status modules_resolve(oz_scheme *schemes, oz_config *c, oz_status st, const oz_module *modules, size_t n, oz_err *err) {
     const bool broken = st != OZ_OK; /* as a whole: nothing is known of any module */
@@ -92,6 +102,7 @@ static oz_status modules_resolve(oz_scheme *schemes, oz_config *c, oz_status st,
     if (st == OZ_OK && !broken && c->base.quantized && dense) /* these families do not list modules: what is stored tells */
         st = oz_found(c->f, oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: quant_method is \"%s\", and no module is stored quantized", c->path, c->family->method), err);
     if (st == OZ_OK && !broken) warn_unused(c);
+    if (st == OZ_OK && !broken && c->is_made) st = warn_not_ignored(c, modules, n, err);
     config_deinit(c);
     return st;
 }
@@ -103,7 +114,7 @@ oz_status oz_scheme_resolve_all(oz_scheme *schemes, const json_t *model, const o
 }
 
 oz_status oz_scheme_resolve_groups(oz_scheme *schemes, const json_t *config, const char *path, const oz_module *modules, size_t n, oz_err *err) {
-    oz_config c = {.json = config, .path = oz_strdup(path), .family = oz_family_find("compressed-tensors")};
+    oz_config c = {.json = config, .path = oz_strdup(path), .family = oz_family_find("compressed-tensors"), .is_made = true};
     oz_status st = oz_groups_read(&c, err);
     st = modules_resolve(schemes, &c, st, modules, n, err);
     for (size_t i = 0; i < n && st == OZ_OK; i++) schemes[i].old_layout = false;

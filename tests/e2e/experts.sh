@@ -14,7 +14,7 @@ same 'what is no expert stays as it was' '4 dense' "$($OUNCE inspect "$T/q" --js
 fails 'a dense model' 1 '--quantization experts_int8: this model (llama) has no experts' $OUNCE logits $M/llama --ids "$T/ids" -o "$T/x" --quantization experts_int8
 fails 'quantized already' 1 'expected dense weights, found' $OUNCE logits "$T/q" --ids "$T/ids" -o "$T/x" --quantization experts_int8
 fails 'an unknown one' 2 'experts_int4' $OUNCE run $M/mixtral --ids "$T/ids" --quantization experts_int4
-fails 'a checkpoint of no experts' 1 'nothing is left to quantize' $OUNCE quantize $M/llama -o "$T/x" --scheme experts_int8
+fails 'a checkpoint of no experts' 1 'it is of routed experts, and this model has none' $OUNCE quantize $M/llama -o "$T/x" --scheme experts_int8
 
 # Memory: 24 experts of 3 MB each in 2 layers are 302 MB in 16 bits.
 echo '{"model_type": "mixtral", "hidden_size": 1024, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 256,

@@ -14,8 +14,8 @@ G=($OUNCE quantize $M/llama -q --scheme W4A16 --group-size 32 --method gptq --ca
 g() { "${G[@]}" "$@"; } # in the background the command itself, not the function: $! is then its own
 
 fails 'no calibration' 2 '--calibration: GPTQ needs text' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --method gptq
-fails 'calibration for nothing' 2 '--calibration: nothing here uses any' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --calibration "$T/cal.jsonl"
-fails 'nothing to resume' 2 '--resume: rounding to nearest keeps nothing' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --resume
+fails 'calibration for nothing' 2 '--calibration: --method rtn with --scheme W4A16 takes no calibration text' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --calibration "$T/cal.jsonl"
+fails 'nothing to resume' 2 '--resume: --method rtn with --scheme W4A16 takes no calibration text' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --resume
 fails 'too few sequences' 1 'cal.jsonl: 48 sequences, and --num-calibration-samples is 49' g -o "$T/o" --num-calibration-samples 49
 fails 'text without a tokenizer' 1 "needs the model's tokenizer.json" g -o "$T/o" --calibration README.md
 echo '{"ids":[5,320]}' >"$T/bad.jsonl"

@@ -13,6 +13,14 @@ json() { jq -c "$2" "$1"; } # FILE FILTER
 fails 'no scheme' 2 '--scheme: must be one of W8A8, W8A16, FP8_DYNAMIC, W4A16, W4A16_ASYM, W4A8, FP8_BLOCK, FP8, experts_int8, experts_fp8, experts_w8a8, found none' q -o "$T/o"
 fails 'unknown scheme' 2 'found W5A5' q -o "$T/o" --scheme W5A5
 fails 'groups for a channel scheme' 2 '--group-size: W8A8 has one scale a channel' q -o "$T/o" --scheme w8a8 --group-size 32
+fails 'groups for blocks' 2 '--group-size: FP8_BLOCK has one scale a block of its own size' q -o "$T/o" --scheme FP8_BLOCK --group-size 64
+fails 'groups for a matrix' 2 '--group-size: FP8 has one scale a matrix' q -o "$T/o" --scheme FP8 --group-size 64
+fails 'experts of a dense model' 1 '--scheme experts_int8: it is of routed experts, and this model has none' q -o "$T/o" --scheme experts_int8
+for o in '--calibration README.md' '--num-calibration-samples 128' '--max-seq-length 512' --resume; do
+    fails "an option that changes nothing: $o" 2 "error: ${o%% *}: --method rtn with --scheme W8A8 takes no calibration text" q -o "$T/o" --scheme W8A8 $o
+done
+fails 'an option of GPTQ: --dampening-frac' 2 'error: --dampening-frac: --method rtn has no Hessian' q -o "$T/o" --scheme W8A8 --dampening-frac 0.01
+fails 'the same beside static inputs' 2 'error: --dampening-frac: --method rtn has no Hessian' q -o "$T/o" --scheme FP8 --calibration README.md --dampening-frac 0.01
 fails 'no output' 2 '--output' q --scheme W8A8
 fails 'no model' 1 "$T/none" $OUNCE quantize "$T/none" -o "$T/o" --scheme W8A8
 fails 'a pattern that matches nothing' 1 "--targets 'model.layers.9.mlp.up_proj'" q -o "$T/o" --scheme W8A8 --targets Linear --targets model.layers.9.mlp.up_proj

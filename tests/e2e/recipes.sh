@@ -58,6 +58,22 @@ recipe '   {scheme: {W8A8: "re:.*(q|k)_proj$", W8A16: "re:.*v_proj$"}}'
 q --recipe "$T/x.yaml" >"$T/out" 2>"$T/err"
 ok 'what vLLM refuses is a warning' grep -q 'vLLM runs them as one qkv_proj' "$T/err"
 
+
+# What is to be ignored and is not there is said, also in the report; a norm or a router is there.
+recipe '   {scheme: W8A8, ignore: [lm_haed, "re:.*norm$", "re:.*vision.*"]}'
+q --recipe "$T/x.yaml" --json >"$T/report" 2>"$T/err"
+same 'lm_head by another name is quantized' W8A8 "$(scheme_of lm_head)"
+same 'which is a warning, of each that matches nothing' "warning: $T/x.yaml: s_stage.m_modifiers.QuantizationModifier.ignore: 'lm_haed' matches no module of this model
+warning: $T/x.yaml: s_stage.m_modifiers.QuantizationModifier.ignore: 're:.*vision.*' matches no module of this model" "$(cat "$T/err")"
+same 'and stands in the report' "$(cut -d' ' -f2- "$T/err")" "$(jq -r '.warnings[]' "$T/report")"
+for o in '--calibration README.md' '--num-calibration-samples 3' '--max-seq-length 8' --resume; do
+    fails "an option that changes nothing: $o" 2 "error: ${o%% *}: --recipe $T/x.yaml takes no calibration text" q --recipe "$T/x.yaml" $o
+done
+m=moe
+recipe '   {scheme: W8A16, targets: "re:.*self_attn.*", ignore: ["re:.*gate$"]}'
+q --recipe "$T/x.yaml" --json >"$T/report" 2>"$T/err"
+same 'a router is there' '[]' "$(jq -c .warnings "$T/report")"
+
 # Experts, a scheme a projection.
 m=moe
 recipe '   {scheme: {W4A16: "re:.*experts.*w[13]$", W8A8: "re:.*experts.*w2$", FP8_DYNAMIC: "re:.*self_attn.*"}}'
@@ -72,7 +88,7 @@ m=dense
 
 # Static scales of inputs, and GPTQ beside them.
 fails 'FP8 without text' 2 '--calibration: a static scale of inputs needs text to calibrate with' q --scheme FP8
-fails 'text that nothing uses' 2 '--calibration: nothing here uses any' q --scheme W8A8 --calibration "$T/text.jsonl"
+fails 'text that nothing uses' 2 '--calibration: --method rtn with --scheme W8A8 takes no calibration text' q --scheme W8A8 --calibration "$T/text.jsonl"
 made c --scheme FP8 -t 1
 cp -r "$T/o" "$T/one"
 made c --scheme FP8 -t 5
