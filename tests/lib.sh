@@ -29,3 +29,12 @@ fails() {
 same() {
     if [ "$2" = "$3" ]; then echo "ok $1"; else printf 'not ok %s: expected\n%s\nfound\n%s\n' "$1" "$2" "$3"; fi
 }
+
+# FILE JQ BYTES: a safetensors file with another header, and so many zeros more; $last: where its data ended.
+header() {
+    local n head
+    n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+    head=$(tail -c +9 "$1" | head -c "$n" | jq -c "([.[] | .data_offsets? // [0, 0] | .[1]] | max) as \$last | $2")
+    { printf "$(printf '\\x%02x\\x%02x\\x%02x\\x00\\x00\\x00\\x00\\x00' $((${#head} % 256)) $((${#head} / 256 % 256)) $((${#head} / 65536)))"; printf %s "$head"; tail -c +$((9 + n)) "$1"; head -c "$3" /dev/zero; } >"$1.new"
+    mv "$1.new" "$1"
+}

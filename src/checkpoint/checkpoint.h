@@ -16,10 +16,12 @@ typedef struct oz_tensor {
     oz_dtype dtype;
     int n_dims;
     int64_t dims[OZ_MAX_DIMS]; /* slowest first: a Linear weight is [out, in] */
-    const void *data;          /* may be misaligned by at most the file's own alignment */
+    const void *data;          /* may be misaligned by at most the file's own alignment; NULL in a view of what is not written yet */
     size_t n_bytes;
     int32_t rope_heads;        /* > 0: GGUF's interleaved q/k rows, see oz_weight */
 } oz_tensor;
+enum { OZ_DIMS_TEXT = 96 };
+const char *oz_dims_show(char out[OZ_DIMS_TEXT], int n_dims, const int64_t *dims); /* "[320, 64]"; returns out */
 
 typedef struct oz_ckpt oz_ckpt;
 /* model: a folder (config.json + model.safetensors or model.safetensors.index.json + shards), a .gguf file, or what oz_hub_resolve finds. */
@@ -80,6 +82,8 @@ oz_status oz_layout_fix(oz_layout *l, oz_err *err);
 size_t oz_layout_file_count(const oz_layout *l); /* safetensors files and the index */
 const char *oz_layout_file(const oz_layout *l, size_t i, size_t *n_bytes); /* name and exact size on disk */
 size_t oz_layout_bytes(const oz_layout *l); /* of all its files */
+/* The checkpoint that it will be, without data: for rules that go by names, types and shapes; those of values pass over it. where: for messages, in place of a path. */
+oz_status oz_layout_view(oz_ckpt **out, const oz_layout *l, const json_t *config, const char *where, oz_err *err);
 
 typedef struct oz_writer oz_writer;
 oz_status oz_writer_open(oz_writer **out, const oz_layout *l, const char *dir, oz_err *err); /* headers written, files sized */

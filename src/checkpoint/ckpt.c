@@ -7,6 +7,7 @@
 #include "checkpoint/internal.h"
 #include <math.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -264,6 +265,29 @@ void oz_ckpt_close(oz_ckpt **pc) {
     oz_free(c->path);
     oz_free(c);
     *pc = NULL;
+}
+
+oz_status oz_layout_view(oz_ckpt **out, const oz_layout *l, const json_t *config, const char *where, oz_err *err) {
+    oz_ckpt *c = oz_ckpt_new(where);
+    c->config = json_incref((json_t *)config);
+    oz_status st = OZ_OK;
+    for (size_t i = 0; i < l->n_tensors && st == OZ_OK; i++) {
+        const oz_layout_tensor *t = &l->tensors[i];
+        oz_tensor own = {.name = t->name, .file_name = c->path, .dtype = t->dtype, .n_dims = t->n_dims, .n_bytes = t->n_bytes};
+        memcpy(own.dims, t->dims, sizeof own.dims);
+        st = oz_ckpt_add(c, &own, err);
+    }
+    tensors_sort(c);
+    *out = c;
+    if (st != OZ_OK) oz_ckpt_close(out);
+    return st;
+}
+
+const char *oz_dims_show(char out[OZ_DIMS_TEXT], int n_dims, const int64_t *dims) {
+    size_t n = (size_t)snprintf(out, OZ_DIMS_TEXT, "[");
+    for (int i = 0; i < n_dims && n < OZ_DIMS_TEXT - 24; i++) n += (size_t)snprintf(out + n, OZ_DIMS_TEXT - n, "%s%lld", i ? ", " : "", (long long)dims[i]);
+    snprintf(out + n, OZ_DIMS_TEXT - n, "]");
+    return out;
 }
 
 bool oz_ckpt_reads(const oz_ckpt *c, const char *path) {

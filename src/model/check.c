@@ -64,8 +64,9 @@ oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_
     OZ_NEED(x, err, OZ_E_FORMAT, "%s: missing (%s)", t->name, oz_ckpt_path(c));
     OZ_NEED(x->dtype == OZ_DTYPE_F32 || x->dtype == OZ_DTYPE_F16 || x->dtype == OZ_DTYPE_BF16, err, OZ_E_FORMAT, "%s: expected F32, F16 or BF16, found %s (%s)", t->name,
             oz_dtype_get(x->dtype)->name, x->file_name);
-    OZ_NEED(x->n_dims == t->n_dims && memcmp(x->dims, t->dims, (size_t)t->n_dims * sizeof *t->dims) == 0, err, OZ_E_FORMAT, "%s: expected [%lld] and %d dimensions, found %d dimensions, the first %lld (%s)", t->name, (long long)t->dims[0],
-            t->n_dims, x->n_dims, x->n_dims ? (long long)x->dims[0] : 0, x->file_name);
+    char expected[OZ_DIMS_TEXT], found[OZ_DIMS_TEXT];
+    OZ_NEED(x->n_dims == t->n_dims && memcmp(x->dims, t->dims, (size_t)t->n_dims * sizeof *t->dims) == 0, err, OZ_E_FORMAT, "%s: expected %s, found %s (%s)", t->name,
+            oz_dims_show(expected, t->n_dims, t->dims), oz_dims_show(found, x->n_dims, x->dims), x->file_name);
     return OZ_OK;
 }
 
@@ -73,7 +74,7 @@ void oz_tied_head_check(const oz_ckpt *c, const oz_findings *f) {
     const oz_module head = {"lm_head", "Linear", 0, 0, false};
     if (oz_scheme_is_stored(c, &head)) oz_found_warning(f, "lm_head is stored quantized although tie_word_embeddings is true: the embedding is used (%s)", oz_ckpt_path(c));
     const oz_tensor *h = oz_ckpt_find(c, "lm_head.weight"), *e = oz_ckpt_find(c, "model.embed_tokens.weight");
-    if (!h || !e) return;
+    if (!h || !e || !h->data || !e->data) return;
     if (h->n_bytes != e->n_bytes || memcmp(h->data, e->data, h->n_bytes) != 0)
         oz_found_warning(f, "lm_head.weight differs from model.embed_tokens.weight although tie_word_embeddings is true: the embedding is used (%s)", h->file_name);
     oz_ckpt_drop(c, h);

@@ -62,9 +62,10 @@ static oz_status bind_item(oz_quantize *q, item *it, oz_err *err) {
     OZ_NEED(it->tensor, err, OZ_E_FORMAT, "%s: not in the checkpoint (%s)", source, oz_ckpt_path(q->ckpt));
     if (!oz_ckpt_is_gguf(q->ckpt)) it->dtype = it->tensor->dtype;
     if (is_matrix(t)) return oz_scheme_bind(&it->weight, q->ckpt, &m, &OZ_SCHEME_DENSE, err);
+    char expected[OZ_DIMS_TEXT], found[OZ_DIMS_TEXT];
     OZ_NEED(it->tensor->n_dims == t->n_dims && memcmp(it->tensor->dims, t->dims, (size_t)t->n_dims * sizeof *t->dims) == 0 && oz_codec_plain(&it->weight.codec, it->tensor->dtype), err,
-            OZ_E_FORMAT, "%s: expected %lld floats in %d dimensions, found %s of %d dimensions, the first %lld (%s)", source, (long long)t->rows, t->n_dims, oz_dtype_get(it->tensor->dtype)->name,
-            it->tensor->n_dims, it->tensor->n_dims ? (long long)it->tensor->dims[0] : 0, it->tensor->file_name);
+            OZ_E_FORMAT, "%s: expected floats %s, found %s %s (%s)", source, oz_dims_show(expected, t->n_dims, t->dims), oz_dtype_get(it->tensor->dtype)->name,
+            oz_dims_show(found, it->tensor->n_dims, it->tensor->dims), it->tensor->file_name);
     it->weight.rows = t->rows, it->weight.cols = 1; /* a bias of q or k has its rows interleaved in a GGUF */
     it->weight.codes = it->tensor->data, it->weight.rope_heads = it->tensor->rope_heads;
     it->weight.row_bytes = oz_codec_row_bytes(it->weight.codec, 1);

@@ -90,8 +90,9 @@ static oz_status bind_item(oz_ffn_split *s, item *it, bool *used, oz_err *err) {
         else it->row0 = t->expert * t->rows;
     }
     if (f->cols) return oz_scheme_bind(&it->weight, s->ckpt, &(oz_module){f->module, f->class_name, f->rows, f->cols, false}, &OZ_SCHEME_DENSE, err);
+    char found[OZ_DIMS_TEXT];
     OZ_NEED(it->tensor->n_dims == 1 && it->tensor->dims[0] == f->rows && oz_codec_plain(&it->weight.codec, it->tensor->dtype), err, OZ_E_FORMAT,
-            "%s: expected [%lld] floats, found %s of %d dimensions (%s)", f->name, (long long)f->rows, oz_dtype_get(it->tensor->dtype)->name, it->tensor->n_dims, it->tensor->file_name);
+            "%s: expected floats [%lld], found %s %s (%s)", f->name, (long long)f->rows, oz_dtype_get(it->tensor->dtype)->name, oz_dims_show(found, it->tensor->n_dims, it->tensor->dims), it->tensor->file_name);
     it->weight.rows = f->rows, it->weight.cols = 1, it->weight.codes = it->tensor->data;
     it->weight.row_bytes = oz_codec_row_bytes(it->weight.codec, 1);
     return OZ_OK;

@@ -27,17 +27,9 @@ static const oz_tensor *find(const oz_ckpt *c, const oz_module *m, const char *s
     return t;
 }
 
-static void show_dims(char out[96], int n_dims, const int64_t *dims) {
-    size_t n = (size_t)snprintf(out, 96, "[");
-    for (int i = 0; i < n_dims && n < 80; i++) n += (size_t)snprintf(out + n, 96 - n, "%s%lld", i ? ", " : "", (long long)dims[i]);
-    snprintf(out + n, 96 - n, "]");
-}
-
 static oz_status wrong_shape(const oz_tensor *t, const oz_part *want, oz_err *err) {
-    char expected[96], found[96];
-    show_dims(expected, want->n_dims, want->dims);
-    show_dims(found, t->n_dims, t->dims);
-    OZ_FAIL(err, OZ_E_FORMAT, "%s: expected %s, found %s (%s)", t->name, expected, found, t->file_name);
+    char expected[OZ_DIMS_TEXT], found[OZ_DIMS_TEXT];
+    OZ_FAIL(err, OZ_E_FORMAT, "%s: expected %s, found %s (%s)", t->name, oz_dims_show(expected, want->n_dims, want->dims), oz_dims_show(found, t->n_dims, t->dims), t->file_name);
 }
 
 static bool same_shape(const oz_tensor *t, const oz_part *p) {
@@ -65,7 +57,7 @@ static bool scale_dtype_ok(oz_dtype *as, const oz_tensor *t, const oz_part *p) {
 }
 
 static oz_status check_values(const oz_tensor *t, oz_dtype d, oz_err *err) {
-    const int64_t size = oz_dtype_get(d)->block_bytes, n = (int64_t)t->n_bytes / size;
+    const int64_t size = oz_dtype_get(d)->block_bytes, n = t->data ? (int64_t)t->n_bytes / size : 0;
     for (int64_t i = 0; i < n; i++) {
         float s;
         oz_to_f32(&s, d, (const uint8_t *)t->data + i * size, 1);
@@ -86,6 +78,7 @@ static oz_status check_shape_tensor(const oz_tensor *t, const oz_part *p, const 
     OZ_NEED(t->dtype == OZ_DTYPE_I64 || t->dtype == OZ_DTYPE_I32, err, OZ_E_FORMAT, "%s: expected I64, found %s (%s)", t->name, oz_dtype_get(t->dtype)->name,
             t->file_name);
     if (!same_shape(t, p)) return wrong_shape(t, p, err);
+    if (!t->data) return OZ_OK;
     int64_t dims[2];
     int32_t narrow[2];
     if (t->dtype == OZ_DTYPE_I64) {
@@ -103,6 +96,7 @@ static oz_status check_shape_tensor(const oz_tensor *t, const oz_part *p, const 
  * the rows) the code of zero. */
 static oz_status check_idle_zeros(const oz_tensor *t, const oz_module *m, const oz_scheme *s, oz_err *err) {
     bool idle = true;
+    if (!t->data) return OZ_OK;
     if (t->dtype == OZ_DTYPE_I32) {
         const oz_order order = s->old_layout ? OZ_ORDER_WORDS : OZ_ORDER_STREAM;
         const int64_t n_groups = t->n_dims == 2 ? t->dims[1] : 0;
@@ -157,7 +151,7 @@ static bool by_words(const oz_tensor *t, const oz_part *p, const oz_module *m, c
 /* Integers of less than 8 bits stored one a byte. */
 static oz_status check_range(const oz_tensor *t, int bits, oz_err *err) {
     const int lo = -(1 << (bits - 1)), hi = -lo - 1;
-    for (size_t i = 0; i < t->n_bytes; i++) {
+    for (size_t i = 0; t->data && i < t->n_bytes; i++) {
         const int v = ((const int8_t *)t->data)[i];
         OZ_NEED(v >= lo && v <= hi, err, OZ_E_FORMAT, "%s: expected values of %d bits, %d..%d, found %d at %zu (%s)", t->name, bits, lo, hi, v, i, t->file_name);
     }
@@ -215,7 +209,7 @@ static oz_status bind_zero(oz_weight *w, const oz_tensor *t, const oz_part *p, c
     w->zero_words = t->data;
     w->zero_order = oz_codec_get(w->codec)->order;
     w->zero_word_step = transposed ? 4 : n_groups * 4, w->zero_group_step = transposed ? want.dims[1] * 4 : 4;
-    if (s->store == OZ_STORE_GPTQ) gptq_version(w, m, s, n_groups);
+    if (s->store == OZ_STORE_GPTQ && t->data) gptq_version(w, m, s, n_groups);
     return OZ_OK;
 }
 
@@ -223,6 +217,7 @@ static oz_status bind_zero(oz_weight *w, const oz_tensor *t, const oz_part *p, c
 static oz_status bind_g_idx(oz_weight *w, const oz_tensor *t, const oz_part *p, const oz_module *m, const oz_scheme *s, oz_err *err) {
     OZ_TRY(need_dtype(t, p, s, err));
     if (!same_shape(t, p)) return wrong_shape(t, p, err);
+    if (!t->data) return OZ_OK;
     const int64_t n = oz_weight_groups(w), size = w->group_size;
     const oz_weight by = {.g_idx = t->data};
     bool plain = true, made = true;
@@ -249,7 +244,7 @@ static oz_status read_one(float *out, const oz_tensor *t, const oz_part *p, oz_e
     oz_dtype as;
     OZ_TRY(check_scales(t, p, &as, err));
     OZ_NEED(t->n_bytes == (size_t)oz_dtype_get(as)->block_bytes, err, OZ_E_FORMAT, "%s: expected one value (%s)", t->name, t->file_name);
-    oz_to_f32(out, as, t->data, 1);
+    if (t->data) oz_to_f32(out, as, t->data, 1);
     return OZ_OK;
 }
 

@@ -37,7 +37,7 @@ static oz_status read(float *out, const oz_tensor *t, const oz_kv_scheme *s, int
     for (int i = 1; i < t->n_dims; i++) flat = flat && t->dims[i] == 1;
     OZ_NEED(n == want && flat, err, OZ_E_FORMAT, "%s: expected %lld value%s, %s, found %lld (%s)", t->name, (long long)want, want == 1 ? "" : "s", s->per_head ? "one a head" : "one for all",
             (long long)n, t->file_name);
-    for (int64_t h = 0; h < n_heads; h++) {
+    for (int64_t h = 0; h < n_heads && t->data; h++) {
         oz_to_f32(&out[h], t->dtype, (const uint8_t *)t->data + (s->per_head ? h : 0) * size, 1);
         OZ_NEED(isfinite(out[h]) && out[h] > 0, err, OZ_E_FORMAT, "%s: scales must be positive and finite, found %g (%s)", t->name, (double)out[h], t->file_name);
     }

@@ -135,14 +135,6 @@ poison() {
     begin=$(tail -c +9 "$1" | head -c "$n" | jq -r --arg t "$2" '.[$t].data_offsets[0]')
     printf "$4" | dd of="$1" bs=1 seek=$((8 + n + begin + $3)) conv=notrunc status=none
 }
-# FILE JQ BYTES: another header, and so many zeros more.
-header() {
-    local n head
-    n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
-    head=$(tail -c +9 "$1" | head -c "$n" | jq -c "([.[] | .data_offsets? // [0, 0] | .[1]] | max) as \$last | $2")
-    { printf "$(printf '\\x%02x\\x%02x\\x%02x\\x00\\x00\\x00\\x00\\x00' $((${#head} % 256)) $((${#head} / 256 % 256)) $((${#head} / 65536)))"; printf %s "$head"; tail -c +$((9 + n)) "$1"; head -c "$3" /dev/zero; } >"$1.new"
-    mv "$1.new" "$1"
-}
 add_tensor() { header "$1" ".[\"$2\"] = {dtype: \"F32\", shape: [7], data_offsets: [\$last, \$last + 28]}" 28; }
 copy() { rm -rf "$T/m" && cp -r $M/$1 "$T/m" && chmod -R u+w "$T/m"; }
 copy qwen3_moe && poison "$T/m/model.safetensors" model.layers.2.mlp.experts.3.down_proj.weight $((2 * (5 * 16 + 7))) '\xc0\x7f'
@@ -153,7 +145,7 @@ fails 'a router bias where there is none' 1 'model.layers.1.mlp.gate.bias: expec
 copy jamba && add_tensor "$T/m/model.safetensors" model.layers.0.mamba.dt_proj.weight_scale
 fails 'a scale that no scheme asks for' 1 'model.layers.0.mamba.dt_proj.weight_scale: expected no such tensor' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
 copy deepseek_v3 && header "$T/m/model.safetensors" '."model.layers.2.mlp.gate.e_score_correction_bias".shape = [4, 2]' 0
-fails 'a router bias of another shape' 1 'model.layers.2.mlp.gate.e_score_correction_bias: expected [8] and 1 dimensions, found 2 dimensions' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
+fails 'a router bias of another shape' 1 'model.layers.2.mlp.gate.e_score_correction_bias: expected [8], found [4, 2]' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
 for c in 'mixtral num_local_experts 0' 'mixtral num_experts_per_tok 9' 'qwen3_moe num_experts 0' 'qwen3_moe num_experts_per_tok 7' 'deepseek num_experts_per_tok 9' 'deepseek n_routed_experts 0' \
     'deepseek_v2 n_routed_experts 0' 'deepseek_v2-grouped num_experts_per_tok 0' 'jamba num_experts 0' 'jamba num_experts_per_tok 4'; do
     set -- $c
