@@ -136,9 +136,6 @@ oz_status oz_split_check(const oz_split *s, const oz_arch_list *l, oz_err *err);
 oz_part_of oz_split_part(const oz_split *s, const oz_arch_tensor *t);
 
 /* ---- schemes of a checkpoint (check.c) ---- */
-/* The scheme of each of a list's tensors (dense for what is no matrix), and whether what is stored is what they call for. */
-oz_status oz_schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err);
-oz_status oz_surplus_check(const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, const oz_findings *f, oz_err *err);
 /* Scales of a layer's quantized cache, of keys and then of values: [2, n_heads_kv]; all 1 where none are stored. */
 typedef struct oz_kv_of { oz_kv_scheme scheme; oz_mixer mixer; int64_t layer, n_heads_kv; } oz_kv_of;
 oz_status oz_kv_bind(float *scales, bool *stored, const oz_ckpt *c, const oz_arch_list *list, const oz_kv_of *of, oz_err *err);

@@ -17,8 +17,7 @@ typedef enum oz_role {
     OZ_ROLE_SSM_IN, OZ_ROLE_SSM_X, OZ_ROLE_SSM_DT, OZ_ROLE_SSM_OUT, OZ_ROLE_SSM_A, OZ_ROLE_SSM, OZ_ROLE_SHARED_GATE, OZ_ROLE_SHARED_UP, OZ_ROLE_SHARED_DOWN, OZ_ROLE_COUNT
 } oz_role;
 const char *oz_role_name(oz_role r);
-/* Linear modules that a class name does not reach when weights are quantized: lm_head and routers. A pattern that names them does. */
-bool oz_role_by_name(oz_role r);
+bool oz_role_by_name(oz_role r); /* lm_head and routers: a class name does not reach them when weights are quantized, a pattern that names them does */
 
 typedef struct oz_arch_tensor {   /* one tensor that a config calls for */
     char *name;                   /* "model.layers.0.self_attn.q_proj.weight" */
@@ -33,16 +32,17 @@ typedef struct oz_arch_tensor {   /* one tensor that a config calls for */
     float plus;                   /* added to the stored values of a vector: 1 for norms that store w - 1 */
 } oz_arch_tensor;
 typedef struct oz_arch_list { oz_arch_tensor *items; size_t n; } oz_arch_list;
-/* All tensors of a config (config.json); OZ_E_UNSUPPORTED names an unknown model_type. Also checks the config. */
-/* ckpt: whose names are meant where libraries differ on them (a text part inside a larger model); NULL: as they are published. */
+/* All tensors of a config (config.json), which is checked; OZ_E_UNSUPPORTED names an unknown model_type. ckpt: whose names are meant where libraries differ on them (a text part
+ * inside a larger model); NULL: as they are published. */
 oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckpt *ckpt, oz_err *err);
 void oz_arch_list_deinit(oz_arch_list *l);
 bool oz_scheme_reaches(const oz_scheme *s, const oz_arch_tensor *t); /* what it is meant for where nothing is named: linear modules, or routed experts alone */
-/* A matrix as a scheme sees it. A router counts as Linear only where the checkpoint stores it quantized: libraries differ on its class. */
-oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c);
-/* A vector's tensor: any float type, exact shape. */
-oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err);
+oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c); /* a matrix as a scheme sees it. A router counts as Linear only where it is stored quantized: libraries differ on its class */
+oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err); /* any float type, exact shape */
 oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype, BF16 if absent; F16 or F32, no other (oz_arch_list_new checks it) */
+/* The scheme of each of a list's tensors, dense for what is no matrix; whether a module has a tensor that its scheme does not call for. */
+oz_status oz_schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err);
+oz_status oz_surplus_check(const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, const oz_findings *f, oz_err *err);
 /* All that opening the checkpoint on a device that runs everything would refuse it for, and warn of: schemes [list->n] are resolved (dense for what is no
  * matrix; unknown where the config is broken), and the tensors, their types, shapes, scales and indices held against them. Values of weights are not read. */
 oz_status oz_model_check(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err);
@@ -56,6 +56,7 @@ typedef struct oz_arch_info {
     bool tied;
 } oz_arch_info;
 oz_status oz_arch_info_read(oz_arch_info *out, const json_t *config, oz_err *err);
+char *oz_config_differences(const json_t *a, const json_t *b); /* what changes the mathematics and is another in b: "rope_theta, rms_norm_eps" (oz_free); NULL: nothing, or one is not known */
 /* Bytes that a token and a sequence keep, all layers together. Latent attention keeps latents where kv_b_proj is stored as floats, else what is expanded of them. */
 typedef struct oz_kv_size {
     int64_t bytes_tok, slot_bytes, latent_bytes_tok, expanded_bytes_tok; /* as it is run; of layers that scan, a sequence; if all that have latents kept them, or what is expanded */
@@ -139,8 +140,7 @@ typedef struct oz_call {
     int64_t layer_begin, layer_end;       /* layer_end 0: all that are loaded. A partial range needs residual in/out instead of ids/sink */
     const float *residual_in;             /* host [n_tok, hidden]; layer_begin > 0 */
     float *residual_out;                  /* host; layer_end < n_layers, or NULL */
-    void (*tap)(void *arg, const oz_tap *t); /* or NULL */
-    void *tap_arg;
+    void (*tap)(void *arg, const oz_tap *t); void *tap_arg; /* or NULL */
     int64_t *step_ns;                     /* NULL, or [oz_model_step_count]: each step's time is added, unless the device runs them fused (info.fused) */
 } oz_call;
 oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_sink *sink, oz_err *err);

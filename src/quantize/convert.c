@@ -1,8 +1,8 @@
 /* Any checkpoint as plain floats or as compressed-tensors, some of its modules taken from others.
  *
  * A tensor of the result is one of four things: the bytes of a stored one; the floats of a stored one (of another type, blocks expanded, a GGUF's interleaved rows put back); the floats of a quantized
- * module; or a module of another family in compressed-tensors (recode.c). Tensors of one module come from one source. The names of the architecture are needed where schemes or patterns speak of
- * modules: without them a dense checkpoint of any model can be converted to floats. */
+ * module; or a module of another family in compressed-tensors (recode.c). Tensors of one module come from one checkpoint. What comes of all is held against the rules of loading before a byte is written.
+ * The names of the architecture are needed for that, and where schemes or patterns speak of modules: without them a dense checkpoint of any model can be converted to floats, unchecked. */
 #include "base/file.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -13,21 +13,11 @@
 #include <inttypes.h>
 #include <string.h>
 
-typedef struct source {
-    const oz_ckpt *ckpt;
-    oz_arch_list list;    /* as if the embeddings were not tied: the head has a row; empty where no module's name is needed */
-    oz_scheme *schemes;   /* [list.n] */
-    oz_kv_scheme kv;
-    bool tied;
-    int64_t *first, *next; /* tensors of a module, by its first row: a list, -1 ends it; next [tensors] */
-    oz_map *by_name;       /* module: its first row in the list */
-} source;
-
 /* One tensor of the result, or a module's tensors. */
 typedef struct item {
     enum { BYTES, FLOATS, MODULE_FLOATS, MODULE_MADE } kind;
     char *name;
-    const source *from;
+    const oz_origin *from;
     const oz_tensor *tensor;     /* BYTES, FLOATS */
     oz_module module;            /* MODULE_* */
     oz_weight weight;            /* MODULE_*; of FLOATS only the order of the rows counts */
@@ -39,98 +29,21 @@ typedef struct item {
 
 struct oz_convert {
     oz_convert_cfg cfg;
-    source *sources; /* the checkpoint, then those of cfg.takes */
-    size_t n_sources;
-    size_t *source_of; /* [modules of the first]: an index of sources */
+    oz_origin *origins; /* the checkpoint, then those of cfg.takes */
+    size_t *origin_of; /* [modules of the first]: an index of origins */
     oz_scheme *becomes; /* [same] */
     oz_layout *layout;
     json_t *config, *report;
     item **items; /* each its own allocation: a recode points into it */
     size_t n_items, cap_items, n_bytes, n_tensors, n_lossy;
     char *lossy;  /* the first module without a form in compressed-tensors, and why */
+    const oz_tensor *left_out; /* the first tensor that nothing describes any more */
+    size_t n_left_out;
 };
-
-/* ---- sources ---- */
-
-static bool is_matrix(const oz_arch_tensor *t) { return !t->is_bias && t->cols > 0 && (!strcmp(t->class_name, "Linear") || !strcmp(t->class_name, "Embedding")); }
-
-static const json_t *scheme_json(const json_t *config) {
-    const json_t *places[] = {json_object_get(config, "quantization_config"), json_object_get(config, "compression_config"), json_object_get(json_object_get(config, "text_config"), "quantization_config")};
-    for (int i = 0; i < 3; i++)
-        if (places[i] && !json_is_null(places[i])) return places[i];
-    return NULL;
-}
-
-static oz_status list_new(source *s, oz_err *err) {
-    const json_t *config = oz_ckpt_config(s->ckpt);
-    OZ_TRY(oz_arch_list_new(&s->list, config, s->ckpt, err));
-    s->tied = true;
-    for (size_t i = 0; i < s->list.n; i++) s->tied = s->tied && s->list.items[i].role != OZ_ROLE_HEAD;
-    if (!s->tied) return OZ_OK;
-    json_t *untied = json_copy((json_t *)config);
-    json_object_set_new(untied, "tie_word_embeddings", json_false());
-    oz_arch_list_deinit(&s->list);
-    oz_status st = oz_arch_list_new(&s->list, untied, s->ckpt, err);
-    json_decref(untied);
-    return st;
-}
-
-static oz_status schemes_resolve(source *s, oz_err *err) {
-    oz_module *modules = oz_alloc_array(s->list.n + 1, sizeof *modules);
-    oz_scheme *found = oz_alloc_array(s->list.n + 1, sizeof *found);
-    size_t n = 0;
-    for (size_t i = 0; i < s->list.n; i++)
-        if (is_matrix(&s->list.items[i])) modules[n++] = oz_arch_module(&s->list.items[i], s->ckpt);
-    oz_status st = oz_scheme_resolve(found, oz_ckpt_config(s->ckpt), modules, n, err);
-    for (size_t i = 0, k = 0; i < s->list.n; i++) {
-        const oz_arch_tensor *t = &s->list.items[i];
-        s->schemes[i] = is_matrix(t) ? found[k++] : OZ_SCHEME_DENSE;
-    }
-    oz_free(modules);
-    oz_free(found);
-    return st;
-}
-
-/* The row of the module that a tensor belongs to, or -1. */
-static int64_t owner(const source *s, const char *name) {
-    const char *dot = strrchr(name, '.');
-    int64_t row = -1;
-    if (!s->by_name || oz_map_get(s->by_name, name, strlen(name), &row) || !dot) return row; /* some are called by their module's name */
-    return oz_map_get(s->by_name, name, (size_t)(dot - name), &row) ? row : -1;
-}
-
-static oz_status source_open(source *s, const oz_ckpt *ckpt, bool names, oz_err *err) {
-    s->ckpt = ckpt;
-    if (!names) return OZ_OK;
-    OZ_TRY(list_new(s, err));
-    s->schemes = oz_alloc_array(s->list.n + 1, sizeof *s->schemes);
-    OZ_TRY(schemes_resolve(s, err));
-    OZ_TRY(oz_scheme_kv(&s->kv, oz_ckpt_config(ckpt), err));
-    s->by_name = oz_map_new(s->list.n);
-    s->first = oz_alloc_array(s->list.n + 1, sizeof *s->first);
-    s->next = oz_alloc_array(oz_ckpt_count(ckpt) + 1, sizeof *s->next);
-    for (size_t i = 0; i < s->list.n; i++) s->first[i] = -1, oz_map_add(s->by_name, s->list.items[i].module, strlen(s->list.items[i].module), (int64_t)i);
-    for (size_t i = oz_ckpt_count(ckpt); i-- > 0;) {
-        const char *name = oz_ckpt_at(ckpt, i)->name;
-        const int64_t row = s->kv.quantized && oz_scheme_is_kv(name) ? -1 : owner(s, name);
-        if (row >= 0) s->next[i] = s->first[row], s->first[row] = (int64_t)i;
-    }
-    for (size_t i = 0; i < s->list.n; i++) /* a tied head without a tensor is dense, whatever a class name says of it */
-        if (s->tied && s->list.items[i].role == OZ_ROLE_HEAD && s->first[i] < 0) s->schemes[i] = OZ_SCHEME_DENSE;
-    return OZ_OK;
-}
-
-static void source_close(source *s) {
-    oz_arch_list_deinit(&s->list);
-    oz_map_free(&s->by_name);
-    oz_free(s->schemes);
-    oz_free(s->first);
-    oz_free(s->next);
-}
 
 /* ---- items ---- */
 
-static item *item_new(oz_convert *c, int kind, const source *from, const char *name) {
+static item *item_new(oz_convert *c, int kind, const oz_origin *from, const char *name) {
     oz_grow((void **)&c->items, &c->cap_items, c->n_items + 1, sizeof *c->items);
     item *it = c->items[c->n_items++] = oz_alloc(sizeof *it);
     it->kind = kind, it->from = from, it->name = oz_strdup(name);
@@ -148,16 +61,20 @@ static oz_status declare(oz_convert *c, item *it, const char *name, oz_dtype dty
     return oz_layout_add(c->layout, name, dtype, n_dims, dims, err);
 }
 
-static oz_status add_bytes(oz_convert *c, const source *s, const oz_tensor *t, oz_err *err) {
+static oz_status add_bytes(oz_convert *c, const oz_origin *s, const oz_tensor *t, oz_err *err) {
     item *it = item_new(c, BYTES, s, t->name);
     it->tensor = t;
     return declare(c, it, t->name, t->dtype, t->n_dims, t->dims, err);
 }
 
-static oz_status add_floats(oz_convert *c, const source *s, const oz_tensor *t, oz_dtype to, oz_err *err) {
+/* Values that say themselves what they are. */
+static bool is_floats(const oz_tensor *t) {
+    return t->dtype == OZ_DTYPE_F32 || t->dtype == OZ_DTYPE_F16 || t->dtype == OZ_DTYPE_BF16 || t->dtype == OZ_DTYPE_F64 || oz_dtype_get(t->dtype)->block_elems > 1;
+}
+
+static oz_status add_floats(oz_convert *c, const oz_origin *s, const oz_tensor *t, oz_dtype to, oz_err *err) {
     const oz_dtype_info *d = oz_dtype_get(t->dtype);
-    const bool is_float = t->dtype == OZ_DTYPE_F32 || t->dtype == OZ_DTYPE_F16 || t->dtype == OZ_DTYPE_BF16 || t->dtype == OZ_DTYPE_F64;
-    OZ_NEED(is_float || d->block_elems > 1, err, OZ_E_FORMAT,
+    OZ_NEED(is_floats(t), err, OZ_E_FORMAT,
             "%s: expected floats or a scheme in quantization_config that describes it, found %s (%s)", t->name, d->name, t->file_name);
     if (t->dtype == to && !t->rope_heads) return add_bytes(c, s, t, err);
     item *it = item_new(c, FLOATS, s, t->name);
@@ -170,13 +87,13 @@ static oz_status add_floats(oz_convert *c, const source *s, const oz_tensor *t, 
 }
 
 /* A dense tensor: to compressed-tensors as it is, and out of blocks in a type that holds every value. */
-static oz_status add_dense(oz_convert *c, const source *s, const oz_tensor *t, oz_err *err) {
+static oz_status add_dense(oz_convert *c, const oz_origin *s, const oz_tensor *t, oz_err *err) {
     if (!c->cfg.compressed) return add_floats(c, s, t, c->cfg.to, err);
     if (oz_dtype_get(t->dtype)->in_safetensors) return t->rope_heads ? add_floats(c, s, t, t->dtype, err) : add_bytes(c, s, t, err);
     return add_floats(c, s, t, c->cfg.lossy ? oz_arch_dtype(c->config) : OZ_DTYPE_F32, err);
 }
 
-static item *module_item(oz_convert *c, int kind, const source *s, const oz_module *m) {
+static item *module_item(oz_convert *c, int kind, const oz_origin *s, const oz_module *m) {
     char *name = oz_asprintf("%s.weight", m->name);
     item *it = item_new(c, kind, s, name);
     it->module = *m;
@@ -215,7 +132,7 @@ static oz_status add_recoded(oz_convert *c, item *it, const oz_scheme *from, oz_
 }
 
 /* The weight of a matrix with all that its scheme stores. */
-static oz_status add_weight(oz_convert *c, const source *s, size_t row, oz_scheme *becomes, oz_err *err) {
+static oz_status add_weight(oz_convert *c, const oz_origin *s, size_t row, oz_scheme *becomes, oz_err *err) {
     const oz_scheme *scheme = &s->schemes[row];
     const oz_module m = oz_arch_module(&s->list.items[row], s->ckpt);
     item *it;
@@ -235,21 +152,8 @@ static oz_status add_weight(oz_convert *c, const source *s, size_t row, oz_schem
 /* Blocks of a linear module have a form of their own; an embedding of blocks becomes floats, since few read a quantized one. */
 static bool is_blocks(const oz_arch_tensor *a, const oz_tensor *t) { return strcmp(a->class_name, "Linear") == 0 && oz_dtype_get(t->dtype)->block_elems > 1; }
 
-/* A dense tensor that is taken has the shape that its config says; others are only passed on. */
-static oz_status check_dims(const source *s, size_t row, const oz_tensor *t, oz_err *err) {
-    const oz_arch_list *l = &s->list;
-    for (size_t i = row; i < l->n && strcmp(l->items[i].module, l->items[row].module) == 0; i++) {
-        const oz_arch_tensor *a = &l->items[i];
-        if (strcmp(a->name, t->name) != 0) continue;
-        OZ_NEED(a->n_dims == t->n_dims && memcmp(a->dims, t->dims, (size_t)a->n_dims * sizeof *a->dims) == 0, err, OZ_E_FORMAT, "%s: expected %d dimensions, the first %lld, found %d, the first %lld (%s)",
-                t->name, a->n_dims, (long long)a->dims[0], t->n_dims, t->n_dims ? (long long)t->dims[0] : 0, t->file_name);
-        return OZ_OK;
-    }
-    OZ_FAIL(err, OZ_E_FORMAT, "%s: expected no such tensor of its module, found one (%s)", t->name, t->file_name);
-}
-
 /* All tensors of a module, from where it is taken. */
-static oz_status add_module(oz_convert *c, const source *s, size_t row, oz_scheme *becomes, oz_err *err) {
+static oz_status add_module(oz_convert *c, const oz_origin *s, size_t row, oz_scheme *becomes, oz_err *err) {
     const oz_arch_tensor *a = &s->list.items[row];
     OZ_NEED(s->first[row] >= 0, err, OZ_E_FORMAT, "%s: not in the checkpoint%s (%s)", a->name, s->tied && a->role == OZ_ROLE_HEAD ? ", which ties it to the embedding" : "", oz_ckpt_path(s->ckpt));
     bool whole = s->schemes[row].quantized;
@@ -261,7 +165,6 @@ static oz_status add_module(oz_convert *c, const source *s, size_t row, oz_schem
     for (int64_t i = s->first[row]; i >= 0; i = s->next[i]) {
         const oz_tensor *t = oz_ckpt_at(s->ckpt, (size_t)i);
         if (whole && !oz_str_ends(t->name, ".bias")) continue;
-        if (s != &c->sources[0]) OZ_TRY(check_dims(s, row, t, err));
         OZ_TRY(add_dense(c, s, t, err));
     }
     return OZ_OK;
@@ -269,103 +172,86 @@ static oz_status add_module(oz_convert *c, const source *s, size_t row, oz_schem
 
 /* ---- what is taken from elsewhere ---- */
 
-/* Two rows of the same name in two lists: what one stands for must fit into the other. */
-static oz_status check_fit(const source *base, size_t row, const source *other, size_t at, oz_err *err) {
-    const oz_arch_tensor *a = &base->list.items[row];
-    for (size_t i = row, k = at; i < base->list.n && strcmp(base->list.items[i].module, a->module) == 0; i++, k++) {
-        const oz_arch_tensor *want = &base->list.items[i], *have = k < other->list.n ? &other->list.items[k] : NULL;
-        const bool same = have && strcmp(have->name, want->name) == 0 && have->rows == want->rows && have->cols == want->cols;
-        OZ_NEED(same, err, OZ_E_FORMAT, "%s: expected [%lld, %lld] as in %s, found %s[%lld, %lld] in %s", want->name, (long long)want->rows, (long long)want->cols, oz_ckpt_path(base->ckpt),
-                have ? "" : "nothing, ", have ? (long long)have->rows : 0, have ? (long long)have->cols : 0, oz_ckpt_path(other->ckpt));
-    }
-    return OZ_OK;
-}
-
-static oz_status take_one(oz_convert *c, size_t k, size_t row, size_t *n_hits, oz_err *err) {
-    const source *base = &c->sources[0], *other = &c->sources[k + 1];
+static oz_status take_one(oz_convert *c, size_t k, size_t row, size_t *n_hits, const char **bare, oz_err *err) {
+    const oz_origin *base = &c->origins[0], *other = &c->origins[k + 1];
     const oz_arch_tensor *t = &base->list.items[row];
     const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
+    const int64_t at = oz_origin_row(other, m.name);
     bool hit;
-    int64_t at;
     OZ_TRY(oz_pattern_match(&hit, c->cfg.takes[k].pattern, &m, err));
     if (!hit) return OZ_OK;
+    OZ_NEED(!c->origin_of[row], err, OZ_E_ARG, "--take: both '%s' and '%s' match %s", c->cfg.takes[c->origin_of[row] - 1].pattern, c->cfg.takes[k].pattern, m.name);
+    OZ_NEED(at >= 0, err, OZ_E_FORMAT, "%s: no such module in %s", m.name, oz_ckpt_path(other->ckpt));
+    if (oz_origin_lacks_head(base, row) && oz_origin_lacks_head(other, (size_t)at)) return *bare = m.name, OZ_OK;
+    OZ_NEED(!oz_origin_lacks_head(other, (size_t)at), err, OZ_E_ARG, "--take '%s': matches %s, which has no tensor of its own in %s: it is tied to the embedding", c->cfg.takes[k].pattern, m.name,
+            oz_ckpt_path(other->ckpt));
     ++*n_hits;
-    OZ_NEED(!c->source_of[row], err, OZ_E_ARG, "--take: both '%s' and '%s' match %s", c->cfg.takes[c->source_of[row] - 1].pattern, c->cfg.takes[k].pattern, m.name);
-    OZ_NEED(oz_map_get(other->by_name, m.name, strlen(m.name), &at), err, OZ_E_FORMAT, "%s: no such module in %s", m.name, oz_ckpt_path(other->ckpt));
-    c->source_of[row] = k + 1;
-    return check_fit(base, row, other, (size_t)at, err);
-}
-
-static bool is_first_row(const source *s, size_t row) {
-    int64_t first;
-    return oz_map_get(s->by_name, s->list.items[row].module, strlen(s->list.items[row].module), &first) && first == (int64_t)row;
-}
-
-/* Methods that smooth inputs fold the factors into norms: a module taken without its norm computes something else. */
-static void warn_of_norms(const oz_convert *c, size_t k) {
-    const source *base = &c->sources[0], *other = &c->sources[k + 1];
-    size_t differ = 0, first = 0;
-    for (size_t i = 0; i < base->list.n; i++) {
-        const oz_arch_tensor *t = &base->list.items[i];
-        if (t->role != OZ_ROLE_NORM || t->is_bias || c->source_of[i]) continue;
-        const oz_tensor *x = oz_ckpt_find(base->ckpt, t->name), *y = oz_ckpt_find(other->ckpt, t->name);
-        if (!x || !y || oz_dtype_get(x->dtype)->block_elems > 1 || oz_dtype_get(y->dtype)->block_elems > 1) continue;
-        bool same = x->n_dims == 1 && y->n_dims == 1 && x->dims[0] == y->dims[0];
-        for (int64_t e = 0; same && e < x->dims[0]; e++) {
-            float a, b;
-            oz_to_f32(&a, x->dtype, (const uint8_t *)x->data + e * oz_dtype_get(x->dtype)->block_bytes, 1);
-            oz_to_f32(&b, y->dtype, (const uint8_t *)y->data + e * oz_dtype_get(y->dtype)->block_bytes, 1);
-            const float larger = a * a > b * b ? a : b, gap = a - b;
-            same = gap * gap <= larger * larger * 0x1p-14f; /* rounded to 16 bits */
-        }
-        if (!same && differ++ == 0) first = i;
-    }
-    if (differ) oz_log_warn("%s differs between %s and %s, and %zu norm%s in all: where factors of inputs are folded into norms, the modules behind them must be taken along", base->list.items[first].name,
-                            oz_ckpt_path(base->ckpt), oz_ckpt_path(other->ckpt), differ, differ == 1 ? "" : "s");
+    c->origin_of[row] = k + 1;
+    return oz_take_fits(base, row, other, (size_t)at, err);
 }
 
 static oz_status take_all(oz_convert *c, oz_err *err) {
-    const source *base = &c->sources[0];
-    for (size_t k = 0; k < c->cfg.n_takes; k++) {
+    const oz_origin *base = &c->origins[0];
+    bool *kept = oz_alloc_array(base->list.n + 1, sizeof *kept);
+    oz_status st = OZ_OK;
+    for (size_t k = 0; k < c->cfg.n_takes && st == OZ_OK; k++) {
+        const char *pattern = c->cfg.takes[k].pattern, *bare = NULL;
         size_t n_hits = 0;
-        for (size_t i = 0; i < base->list.n; i++)
-            if (is_first_row(base, i)) OZ_TRY(take_one(c, k, i, &n_hits, err));
-        OZ_NEED(n_hits, err, OZ_E_ARG, "--take '%s': matches no module of this model", c->cfg.takes[k].pattern);
-        warn_of_norms(c, k);
+        for (size_t i = 0; i < base->list.n && st == OZ_OK; i++)
+            if (oz_origin_row(base, base->list.items[i].module) == (int64_t)i) st = take_one(c, k, i, &n_hits, &bare, err);
+        if (st != OZ_OK) break;
+        if (!n_hits && bare) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "--take '%s': matches nothing but %s, which has no tensor of its own: both models tie it to the embedding", pattern, bare);
+        else if (!n_hits) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "--take '%s': matches no module of this model", pattern);
+        else if (bare) oz_log_info("%s has no tensor to take: both models tie it to the embedding", bare);
+        for (size_t i = 0; i < base->list.n; i++) kept[i] = !c->origin_of[i];
+        if (st == OZ_OK) oz_take_warn(base, &c->origins[k + 1], kept);
     }
-    return OZ_OK;
+    oz_free(kept);
+    return st;
 }
 
 /* ---- planning ---- */
 
+/* Whether codes that belong to no module of the model (to a layer too many, a tower) mean in the result what they mean here. */
+static bool keeps_codes(const oz_convert *c) {
+    const json_t *scheme = oz_scheme_locate(oz_ckpt_config(c->origins[0].ckpt));
+    const char *method = json_string_value(json_object_get(scheme, "quant_method"));
+    return !scheme || (c->cfg.compressed && (!method || strcmp(method, "compressed-tensors") == 0));
+}
+
+/* A tensor of no module, as the base has it. */
+static oz_status add_other(oz_convert *c, const oz_tensor *t, oz_err *err) {
+    const oz_origin *base = &c->origins[0];
+    if (base->kv.quantized && oz_scheme_is_kv(t->name)) return c->cfg.compressed ? add_bytes(c, base, t, err) : OZ_OK; /* or it would be the scale of a cache that the result's config does not quantize */
+    if (is_floats(t) || !base->by_name) return add_dense(c, base, t, err);
+    if (keeps_codes(c)) return add_bytes(c, base, t, err);
+    if (c->n_left_out++ == 0) c->left_out = t;
+    return OZ_OK;
+}
+
+static oz_status add_taken(oz_convert *c, size_t row, oz_err *err) {
+    const oz_origin *from = &c->origins[c->origin_of[row]];
+    return add_module(c, from, (size_t)oz_origin_row(from, c->origins[0].list.items[row].module), &c->becomes[row], err);
+}
+
 static oz_status plan_tensors(oz_convert *c, oz_err *err) {
-    const source *base = &c->sources[0];
+    const oz_origin *base = &c->origins[0];
     bool *done = oz_alloc_array(base->list.n + 1, sizeof *done);
     oz_status st = OZ_OK;
     for (size_t i = 0; i < oz_ckpt_count(base->ckpt) && st == OZ_OK; i++) {
         const oz_tensor *t = oz_ckpt_at(base->ckpt, i);
-        const bool of_cache = base->kv.quantized && oz_scheme_is_kv(t->name);
-        const int64_t row = of_cache ? -1 : owner(base, t->name);
-        if (of_cache && !c->cfg.compressed) continue; /* scales of a cache that the result's config does not quantize */
-        if (row < 0) st = add_dense(c, base, t, err);
-        else if (!done[row]) {
-            const source *from = &c->sources[c->source_of[row]];
-            int64_t at = row;
-            if (from != base) oz_map_get(from->by_name, base->list.items[row].module, strlen(base->list.items[row].module), &at);
-            st = add_module(c, from, (size_t)at, &c->becomes[row], err);
-            done[row] = true;
-        }
+        const int64_t row = oz_origin_owner(base, t->name);
+        if (row < 0) st = add_other(c, t, err);
+        else if (!done[row]) st = add_taken(c, (size_t)row, err), done[row] = true;
     }
     for (size_t i = 0; i < base->list.n && st == OZ_OK; i++) { /* a tied head has no tensor, and may get one */
-        if (!c->source_of[i] || done[i]) continue;
-        const source *from = &c->sources[c->source_of[i]];
-        int64_t at = 0;
-        oz_map_get(from->by_name, base->list.items[i].module, strlen(base->list.items[i].module), &at);
-        st = add_module(c, from, (size_t)at, &c->becomes[i], err);
+        if (c->origin_of[i] && !done[i]) st = add_taken(c, i, err);
+        if (c->origin_of[i] && base->tied && base->list.items[i].role == OZ_ROLE_HEAD) json_object_set_new(c->config, "tie_word_embeddings", json_false());
     }
-    for (size_t i = 0; i < base->list.n; i++)
-        if (base->tied && c->source_of[i] && base->list.items[i].role == OZ_ROLE_HEAD) json_object_set_new(c->config, "tie_word_embeddings", json_false());
     oz_free(done);
+    if (st == OZ_OK && c->n_left_out)
+        oz_log_warn("%s: is of no module of this model, and without the config of its scheme nothing says what its codes mean: left out, as %zu tensors in all (%s)", c->left_out->name, c->n_left_out, c->left_out->file_name);
+    if (st == OZ_OK && base->kv.quantized && !c->cfg.compressed) oz_log_warn("%s: its quantized cache (kv_cache_scheme and its scales) is left out: plain floats cannot say it", oz_ckpt_path(base->ckpt));
     return st;
 }
 
@@ -384,15 +270,15 @@ static void found_add(void *arg, bool is_error, const char *text) {
 
 /* The matrices of the result; one that the architecture does not speak of may be a linear module to a reader. */
 static size_t result_modules(const oz_convert *c, oz_module *modules, oz_scheme *schemes, char **names) {
-    const source *base = &c->sources[0];
+    const oz_origin *base = &c->origins[0];
     size_t n = 0, n_names = 0;
     for (size_t i = 0; i < base->list.n; i++) {
         const oz_arch_tensor *t = &base->list.items[i];
-        if (is_matrix(t)) modules[n] = (oz_module){t->module, t->class_name, t->rows, t->cols, false}, schemes[n++] = c->becomes[i];
+        if (t->cols > 0) modules[n] = (oz_module){t->module, t->class_name, t->rows, t->cols, false}, schemes[n++] = c->becomes[i];
     }
     for (size_t i = 0; i < c->n_items; i++) {
         const oz_tensor *t = c->items[i]->tensor;
-        if (!t || c->items[i]->from != base || t->n_dims != 2 || !oz_str_ends(t->name, ".weight") || owner(base, t->name) >= 0) continue;
+        if (!t || c->items[i]->from != base || t->n_dims != 2 || !oz_str_ends(t->name, ".weight") || oz_origin_owner(base, t->name) >= 0) continue;
         names[n_names] = oz_strndup(t->name, strlen(t->name) - strlen(".weight"));
         modules[n] = (oz_module){names[n_names++], "Linear", t->dims[0], t->dims[1], false}, schemes[n++] = OZ_SCHEME_DENSE;
     }
@@ -400,7 +286,7 @@ static size_t result_modules(const oz_convert *c, oz_module *modules, oz_scheme 
 }
 
 static oz_status compressed_config(oz_convert *c, oz_err *err) {
-    const size_t room = c->sources[0].list.n + c->n_items + 1;
+    const size_t room = c->origins[0].list.n + c->n_items + 1;
     oz_module *modules = oz_alloc_array(room, sizeof *modules);
     oz_scheme *schemes = oz_alloc_array(room, sizeof *schemes);
     char **names = oz_alloc_array(room, sizeof *names);
@@ -408,25 +294,26 @@ static oz_status compressed_config(oz_convert *c, oz_err *err) {
     size_t quantized = 0;
     json_t *warnings = json_array();
     for (size_t i = 0; i < n; i++) quantized += schemes[i].quantized;
-    json_object_set_new(c->config, "quantization_config", oz_scheme_config(modules, schemes, n, &c->sources[0].kv));
+    json_object_set_new(c->config, "quantization_config", oz_scheme_config(modules, schemes, n, &c->origins[0].kv));
     if (quantized) oz_scheme_vllm(modules, schemes, n, &(oz_findings){found_add, warnings});
     json_object_set_new(c->report, "warnings", warnings);
     for (size_t i = 0; i < room; i++) oz_free(names[i]);
     oz_free(names);
     oz_free(modules);
     oz_free(schemes);
-    OZ_NEED(quantized, err, OZ_E_ARG, "%s: nothing in it is quantized, so it is no compressed-tensors checkpoint; `ounce quantize` makes one", oz_ckpt_path(c->sources[0].ckpt));
+    OZ_NEED(quantized || !c->n_lossy, err, OZ_E_ARG, "%s: none of its quantized modules has a form in compressed-tensors, so nothing of the result would be quantized; --to bf16 makes floats", oz_ckpt_path(c->origins[0].ckpt));
+    OZ_NEED(quantized, err, OZ_E_ARG, "%s: nothing in it is quantized, so it is no compressed-tensors checkpoint; `ounce quantize` makes one", oz_ckpt_path(c->origins[0].ckpt));
     return OZ_OK;
 }
 
 /* How many modules became what: {from, to, modules}. */
 static void count_modules(oz_convert *c) {
     json_t *rows = json_array();
-    for (size_t i = 0; i < c->sources[0].list.n; i++) {
-        const oz_arch_tensor *t = &c->sources[0].list.items[i];
-        const source *s = &c->sources[c->source_of[i]];
+    for (size_t i = 0; i < c->origins[0].list.n; i++) {
+        const oz_arch_tensor *t = &c->origins[0].list.items[i];
+        const oz_origin *s = &c->origins[c->origin_of[i]];
         int64_t at;
-        if (!is_matrix(t) || !oz_map_get(s->by_name, t->module, strlen(t->module), &at) || s->first[at] < 0) continue;
+        if (!t->cols || (at = oz_origin_row(s, t->module)) < 0 || s->first[at] < 0) continue;
         const oz_tensor *w = oz_ckpt_find(s->ckpt, t->name);
         const char *to = c->cfg.compressed ? c->becomes[i].quantized ? c->becomes[i].name : "dense" : oz_dtype_get(c->cfg.to)->torch;
         const char *from = s->schemes[at].quantized ? s->schemes[at].name : w ? oz_dtype_get(w->dtype)->name : "dense";
@@ -453,20 +340,58 @@ static oz_status check_lossy(oz_convert *c, oz_err *err) {
     return OZ_OK;
 }
 
+typedef struct faults { char *first; size_t n; } faults;
+
+static void fault_add(void *arg, bool is_error, const char *text) {
+    faults *f = arg;
+    if (is_error && f->n++ == 0) f->first = oz_strdup(text);
+}
+
+/* Whether what would be written is a model that loading takes, by all rules that go by names, types and shapes. */
+static oz_status check_result(const oz_convert *c, oz_err *err) {
+    char *where = oz_asprintf("%s, converted", oz_ckpt_path(c->origins[0].ckpt)), others[64] = "";
+    oz_arch_list list = {0};
+    oz_ckpt *view = NULL;
+    faults found = {0};
+    oz_status st = oz_layout_view(&view, c->layout, c->config, where, err);
+    if (st == OZ_OK) st = oz_arch_list_new(&list, c->config, view, err);
+    oz_scheme *schemes = oz_alloc_array(list.n + 1, sizeof *schemes);
+    if (st == OZ_OK) st = oz_model_check(schemes, view, &list, &(oz_findings){fault_add, &found}, err);
+    if (found.n > 1) snprintf(others, sizeof others, " (the first of %zu errors)", found.n);
+    if (st == OZ_OK && found.n) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s%s", found.first, others);
+    oz_free(found.first);
+    oz_free(schemes);
+    oz_arch_list_deinit(&list);
+    oz_ckpt_close(&view);
+    oz_free(where);
+    return st;
+}
+
+static oz_status origins_open(oz_convert *c, const oz_ckpt *ckpt, oz_err *err) {
+    c->origins = oz_alloc_array(c->cfg.n_takes + 1, sizeof *c->origins);
+    const bool needed = c->cfg.compressed || c->cfg.n_takes || oz_scheme_locate(oz_ckpt_config(ckpt));
+    oz_err why = {0};
+    oz_status st = oz_origin_open(&c->origins[0], ckpt, &why);
+    if (st == OZ_E_UNSUPPORTED && !needed) {
+        oz_log_warn("%s: converted tensor by tensor; whether the model is whole cannot be told: %s", oz_ckpt_path(ckpt), why.msg);
+        oz_origin_close(&c->origins[0]);
+        c->origins[0] = (oz_origin){.ckpt = ckpt};
+        st = OZ_OK;
+    }
+    OZ_NEED(st == OZ_OK, err, st, "%s", why.msg);
+    for (size_t k = 0; k < c->cfg.n_takes; k++) OZ_TRY(oz_origin_open(&c->origins[k + 1], c->cfg.takes[k].other, err));
+    return OZ_OK;
+}
+
 static oz_status plan(oz_convert *c, const oz_ckpt *ckpt, oz_err *err) {
     const json_t *config = oz_ckpt_config(ckpt);
-    const bool names = c->cfg.compressed || c->cfg.n_takes || scheme_json(config);
     c->config = json_deep_copy(config);
     json_object_del(c->config, "quantization_config");
     json_object_del(c->config, "compression_config"); /* its name before 2024 */
     json_object_del(json_object_get(c->config, "text_config"), "quantization_config");
-    c->sources = oz_alloc_array(c->cfg.n_takes + 1, sizeof *c->sources);
-    for (; c->n_sources < c->cfg.n_takes + 1; c->n_sources++) {
-        const size_t k = c->n_sources;
-        OZ_TRY(source_open(&c->sources[k], k ? c->cfg.takes[k - 1].other : ckpt, names, err));
-    }
-    const size_t n = c->sources[0].list.n;
-    c->source_of = oz_alloc_array(n + 1, sizeof *c->source_of);
+    OZ_TRY(origins_open(c, ckpt, err));
+    const size_t n = c->origins[0].list.n;
+    c->origin_of = oz_alloc_array(n + 1, sizeof *c->origin_of);
     c->becomes = oz_alloc_array(n + 1, sizeof *c->becomes);
     for (size_t i = 0; i < n; i++) c->becomes[i] = OZ_SCHEME_DENSE;
     OZ_TRY(take_all(c, err));
@@ -475,6 +400,7 @@ static oz_status plan(oz_convert *c, const oz_ckpt *ckpt, oz_err *err) {
     if (c->cfg.compressed) OZ_TRY(compressed_config(c, err));
     else floats_config(c->config, c->cfg.to);
     count_modules(c);
+    if (c->origins[0].by_name) OZ_TRY(check_result(c, err));
     return oz_layout_fix(c->layout, err);
 }
 
@@ -497,10 +423,10 @@ void oz_convert_free(oz_convert **pc) {
         oz_free(c->items[i]->name);
         oz_free(c->items[i]);
     }
-    for (size_t i = 0; c->sources && i <= c->cfg.n_takes; i++) source_close(&c->sources[i]);
+    for (size_t i = 0; c->origins && i <= c->cfg.n_takes; i++) oz_origin_close(&c->origins[i]);
     oz_free(c->items);
-    oz_free(c->sources);
-    oz_free(c->source_of);
+    oz_free(c->origins);
+    oz_free(c->origin_of);
     oz_free(c->becomes);
     oz_free(c->lossy);
     oz_layout_free(&c->layout);
@@ -568,7 +494,7 @@ static oz_status write_tensors(oz_convert *c, const char *dir, oz_pool *pool, oz
 oz_status oz_convert_run(oz_convert *c, const char *target, bool force, oz_pool *pool, oz_err *err) {
     oz_outdir *dir;
     OZ_TRY(oz_outdir_open(&dir, target, force, err));
-    oz_status st = oz_ckpt_copy_side_files(c->sources[0].ckpt, oz_outdir_path(dir), err);
+    oz_status st = oz_ckpt_copy_side_files(c->origins[0].ckpt, oz_outdir_path(dir), err);
     if (st == OZ_OK) st = oz_config_write(c->config, oz_outdir_path(dir), err);
     if (st == OZ_OK) st = write_tensors(c, oz_outdir_path(dir), pool, err);
     if (st == OZ_OK) st = oz_outdir_commit(dir, err);

@@ -1,6 +1,7 @@
 /* What the makers of checkpoints share: a tensor is filled in chunks by all threads, written, and forgotten. */
 #ifndef OZ_QUANTIZE_INTERNAL_H
 #define OZ_QUANTIZE_INTERNAL_H
+#include "base/map.h"
 #include "base/progress.h"
 #include "model/model.h"
 #include "quantize/quantize.h"
@@ -75,6 +76,25 @@ oz_status oz_stream_made(oz_stream *s, const oz_module *m, const oz_scheme *sche
  * be quantized; the message names row and column. */
 typedef struct oz_source { oz_fill_fn *fill; void *arg; float input_scale; int8_t input_zero; } oz_source;
 oz_status oz_stream_rtn(oz_stream *s, const oz_module *m, const oz_scheme *scheme, oz_dtype model_dtype, const oz_source *source, oz_err *err);
+/* ---- where a conversion takes tensors from (origin.c) ---- */
+typedef struct oz_origin {
+    const oz_ckpt *ckpt;
+    oz_arch_list list;     /* as if the embeddings were not tied: the head has a row; empty, as all below, where the model is not known */
+    oz_scheme *schemes;    /* [list.n] */
+    oz_kv_scheme kv;
+    bool tied;
+    int64_t *first, *next; /* tensors of a module, by its first row: a list, -1 ends it; next [tensors] */
+    oz_map *by_name;       /* module: its first row in the list */
+} oz_origin;
+/* o: zeroed; to be closed, whatever comes of it. */
+oz_status oz_origin_open(oz_origin *o, const oz_ckpt *ckpt, oz_err *err);
+void oz_origin_close(oz_origin *o);
+int64_t oz_origin_row(const oz_origin *o, const char *module);   /* its first, or -1 */
+int64_t oz_origin_owner(const oz_origin *o, const char *tensor); /* the first row of the module that it belongs to, or -1: of none, or of the cache */
+bool oz_origin_lacks_head(const oz_origin *o, size_t row);       /* the row of a tied head, which has no tensor */
+/* Modules that one checkpoint takes from another (take.c): an error where one does not fit; then what a user should hear. kept [base->list.n]: what stays the base's. */
+oz_status oz_take_fits(const oz_origin *base, size_t row, const oz_origin *other, size_t at, oz_err *err);
+void oz_take_warn(const oz_origin *base, const oz_origin *other, const bool *kept);
 /* ---- other families in compressed-tensors (recode.c) ---- */
 bool oz_scheme_is_native(const oz_scheme *s); /* of compressed-tensors itself */
 typedef struct oz_recode { const oz_scheme *from; const oz_weight *weight; oz_scheme to; oz_dtype scale_dtype; const int32_t *g_idx; } oz_recode;

@@ -32,6 +32,48 @@ same 'a GGUF and what it becomes give the same ids' "$(echo 'in the thing' | $OU
 same 'inspect: what a GGUF stores roles as' 'q5_1, mxfp4' "$($OUNCE inspect $G/types.gguf | sed -n 's/^ffn_down .* dense *//p')"
 same 'inspect: exact bytes of types' '65856' "$($OUNCE inspect $G/types.gguf --tensors --json | jq '[.tensors[] | select(.dtype != "F32") | .bytes] | add')"
 
+
+# ---- models that are none ----
+M=tests/golden/models Q=tests/golden/quantized
+# NAME FOLDER CONFIG-JQ HEADER-JQ TEXT: refused with the same tensor by every conversion and by quantize, and nothing is written.
+torn() {
+    rm -rf "$T/m" && cp -r "$2" "$T/m" && jq "$3" "$2/config.json" >"$T/m/config.json" && header "$T/m/model.safetensors" "$4" 0
+    for c in 'convert --to f32' 'convert --to bf16 --dry-run' 'convert --to compressed-tensors' 'quantize --scheme W8A8'; do
+        set -- "$1" "$2" "$3" "$4" "$5"
+        [ "${c##* }" = compressed-tensors ] && ! jq -e .quantization_config "$2/config.json" >"$T/log" && continue
+        [ "${c%% *}" = quantize ] && jq -e .quantization_config "$2/config.json" >"$T/log" && continue
+        fails "$1: $c" 1 "$5" $OUNCE ${c%% *} "$T/m" ${c#* } -o "$T/none"
+    done
+    ok "$1: verify finds it too" bash -c "$OUNCE verify '$T/m' 2>&1 | grep -qF '$5'"
+}
+for d in $M/llama $Q/fp8-dynamic; do
+    n=$(basename $d)
+    torn "$n, a layer less" $d '.num_hidden_layers += 1' . 'input_layernorm.weight: '
+    torn "$n, a norm of another name" $d . 'with_entries(.key |= sub("layers.1.input_layernorm"; "layers.1.ln"))' 'model.layers.1.input_layernorm.weight: '
+    torn "$n, another vocabulary" $d '.vocab_size -= 1' . 'model.embed_tokens.weight: expected ['
+    torn "$n, a norm of another shape" $d . '."model.norm.weight".shape |= [.[0] / 2, 2]' 'model.norm.weight: '
+done
+torn 'GPTQ without a scale' $Q/gptq-v1-desc-act . 'with_entries(.key |= sub("layers.0.mlp.up_proj.scales"; "layers.0.mlp.up_proj.s"))' 'model.layers.0.mlp.up_proj.s'
+
+# A layer too many is a part that nothing calls for: kept where its tensors mean the same, else left out with a warning, as verify warns.
+for n in fp8-dynamic awq-gemm gptq-v1-desc-act; do
+    d=$Q/$n
+    rm -rf "$T/m" "$T/y" && cp -r $d "$T/m" && jq '.num_hidden_layers -= 1' $d/config.json >"$T/m/config.json"
+    $OUNCE convert "$T/m" -o "$T/y" --to f32 >"$T/out" 2>"$T/err"
+    same "$n, a layer too many: --to f32" "0 1" "$? $(grep -c 'is of no module of this model, and without the config of its scheme nothing says what its codes mean: left out' "$T/err")"
+    ok "$n, and the result loads" $OUNCE verify "$T/y"
+done
+rm -rf "$T/m" "$T/y" && cp -r $Q/fp8-dynamic "$T/m" && jq '.num_hidden_layers -= 1' $Q/fp8-dynamic/config.json >"$T/m/config.json"
+$OUNCE convert "$T/m" -o "$T/y" --to compressed-tensors -q >"$T/out" 2>"$T/err"
+ok 'a layer too many stays in compressed-tensors' cmp $Q/fp8-dynamic/model.safetensors "$T/y/model.safetensors"
+
+# A model that is not known is converted tensor by tensor, and that is said.
+rm -rf "$T/m" && cp -r $M/llama "$T/m" && jq '.model_type = "other"' $M/llama/config.json >"$T/m/config.json"
+$OUNCE convert "$T/m" -o "$T/y" --force --to f32 -q >"$T/out" 2>"$T/err"
+same 'an unknown model' "0 1" "$? $(grep -c 'converted tensor by tensor; whether the model is whole cannot be told: config.json.model_type: "other"' "$T/err")"
+fails 'an unknown model that is quantized' 1 'config.json.model_type: "other"' $OUNCE convert "$T/m" -o "$T/none" --to compressed-tensors
+rm -rf "$T/m" "$T/y"
+
 # ---- synth ----
 fails 'synth: no such scheme' 2 'error: --scheme: must be one of W8A8' $OUNCE synth "$T/config.json" -o "$T/s" --scheme W3A5
 fails 'synth: a group that does not divide' 1 'group_size 64 does not divide its 160 columns' $OUNCE synth "$T/config.json" -o "$T/s" --scheme W4A16 --group-size 64

@@ -344,7 +344,7 @@ static void test_codes_without_scheme(void **state) {
     ok(oz_writer_finish(w, &err), &err);
     oz_writer_close(&w);
     oz_layout_free(&l);
-    ok(oz_file_write_atomic(config, "{}", 2, &err), &err);
+    ok(oz_file_write_atomic(config, "{\"model_type\": \"other\"}", 23, &err), &err);
     oz_ckpt *c = open_ckpt(path);
     oz_convert *conv;
     assert_int_equal(oz_convert_new(&conv, c, &(oz_convert_cfg){.to = OZ_DTYPE_BF16}, &err), OZ_E_FORMAT);
