@@ -28,6 +28,7 @@ void oz_cli_fault_init(void); /* a mapped file that cannot be read any more ends
 /* Options that several commands share (common.c). */
 typedef struct oz_common { const char *device, *dtype, *cpu_level, *quantization; int64_t threads, max_len; bool quiet, json, deterministic; } oz_common;
 extern oz_common oz_cli_common;
+extern char *oz_cli_whole;   /* what the command has made, whatever becomes of its report on stdout; NULL: nothing */
 extern oz_comm *oz_cli_comm; /* this process among its ranks; of one where mpirun did not start it */
 extern const oz_opt oz_cli_opts_model[];  /* --device --dtype --quantization --cpu-level --threads --max-model-len --deterministic */
 extern const oz_opt oz_cli_opts_output[]; /* -q --json */

@@ -36,7 +36,9 @@ static const oz_opt_cmd cmd = {
         "another layout; so do GGUF's Q8_0, Q5_0, Q4_0, Q6_K and Q3_K, with zero points where a block's scale is negative. Other blocks of a GGUF have offsets or codebooks that compressed-tensors "
         "cannot express: an error, or with --lossy floats of the model's type. A GGUF's embeddings become 32-bit floats, with --lossy the model's type. What vLLM would refuse in the result is a warning.\n\n"
         "--take builds a hybrid: modules that match PAT (an exact name, a class name, or re: and a regular expression matched from the start of the name) come from OTHER, a checkpoint of the same shape, with "
-        "their scheme; the config says what each module is. The last = of the argument divides it. No module may match two patterns, and each pattern must match one.\n\n"
+        "their scheme; the config says what each module is, and is MODEL's in all else: a quantized cache is not taken, and what OTHER's config says otherwise is a warning. The last = of the argument divides it. "
+        "No module may match two patterns, and each pattern must match one.\n\n"
+        "Nothing is written of a model that is not whole, or that would not load.\n\n"
         "Tokenizer, chat template and the other files beside the weights are copied; out of a GGUF they are made, and config.json too.",
     .tables = tables,
     .min_args = 1,

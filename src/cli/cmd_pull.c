@@ -1,4 +1,5 @@
 /* ounce pull REPO[@REV]: a repository of the hub into the cache. */
+#include "base/mem.h"
 #include "cli/cli.h"
 #include <stdio.h>
 
@@ -42,6 +43,7 @@ static void print(const oz_pull *p) {
 static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_pull p;
     OZ_TRY(oz_hub_pull(&p, &(oz_pull_cfg){args[0], include.items, include.n, offline}, err));
+    oz_cli_whole = oz_strdup(p.path);
     print(&p);
     oz_pull_deinit(&p);
     return OZ_OK;

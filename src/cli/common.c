@@ -1,6 +1,7 @@
 /* The options that several commands share. */
 #include "cli/cli.h"
 
+char *oz_cli_whole;
 oz_comm *oz_cli_comm;
 oz_common oz_cli_common = {.device = "auto", .dtype = "auto", .cpu_level = "auto", .quantization = "none"};
 

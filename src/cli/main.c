@@ -139,8 +139,9 @@ static oz_status hush(oz_err *err) {
 static oz_status stdout_close(oz_err *err) {
     const bool bad = ferror(stdout);
     errno = 0;
-    OZ_NEED(fclose(stdout) == 0 && !bad, err, OZ_E_IO, "stdout: %s", errno ? strerror(errno) : "a write failed");
-    return OZ_OK;
+    if (fclose(stdout) == 0 && !bad) return OZ_OK;
+    oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "stdout: %s%s%s%s", errno ? strerror(errno) : "a write failed", oz_cli_whole ? "; " : "", oz_cli_whole ? oz_cli_whole : "", oz_cli_whole ? " is whole all the same" : "");
+    return OZ_E_IO;
 }
 
 static void report(oz_status s, const oz_err *err, const oz_cmd *cmd, bool alone) {

@@ -91,6 +91,7 @@ oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err
 
 void oz_cli_write_report(const oz_layout *l, json_t *more) {
     json_t *files = json_array();
+    if (!oz_cli_output.dry_run) oz_cli_whole = oz_strdup(oz_cli_output.path);
     for (size_t i = 0; i < oz_layout_file_count(l); i++) {
         size_t n_bytes;
         const char *name = oz_layout_file(l, i, &n_bytes);

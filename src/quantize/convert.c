@@ -302,7 +302,7 @@ static oz_status compressed_config(oz_convert *c, oz_err *err) {
     oz_free(modules);
     oz_free(schemes);
     OZ_NEED(quantized || !c->n_lossy, err, OZ_E_ARG, "%s: none of its quantized modules has a form in compressed-tensors, so nothing of the result would be quantized; --to bf16 makes floats", oz_ckpt_path(c->origins[0].ckpt));
-    OZ_NEED(quantized, err, OZ_E_ARG, "%s: nothing in it is quantized, so it is no compressed-tensors checkpoint; `ounce quantize` makes one", oz_ckpt_path(c->origins[0].ckpt));
+    OZ_NEED(quantized, err, OZ_E_ARG, "%s: no linear module in it is quantized, so it is no compressed-tensors checkpoint; `ounce quantize` makes one", oz_ckpt_path(c->origins[0].ckpt));
     return OZ_OK;
 }
 

@@ -29,13 +29,16 @@ for n in gemma3 phi3; do
 done
 fails 'blocks with offsets' 1 'model.layers.0.mlp.gate_proj: Q4_1 has no form in compressed-tensors without loss: its groups have offsets' $OUNCE convert $G/llama.gguf -o "$T/x" --to compressed-tensors
 fails 'and how many there are' 1 '(the first of 3 modules); --lossy stores such modules as bfloat16' $OUNCE convert $G/llama.gguf -o "$T/x" --to compressed-tensors
-fails 'a GGUF without blocks' 1 'nothing in it is quantized' $OUNCE convert $G/qwen3.gguf -o "$T/x" --to compressed-tensors
+fails 'a GGUF without blocks' 1 'no linear module in it is quantized' $OUNCE convert $G/qwen3.gguf -o "$T/x" --to compressed-tensors
 fails '--lossy with floats' 2 '--lossy: only --to compressed-tensors' $OUNCE convert $G/llama.gguf -o "$T/x" --to bf16 --lossy
 $OUNCE convert $G/llama.gguf -o "$T/lossy" --to compressed-tensors --lossy --json >"$T/lossy.json" 2>/dev/null
 same 'what was lost is counted' 3 "$(jq .lossy_modules "$T/lossy.json")"
 same 'negative scales of Q4_0 become zero points' W4A16_ASYM "$(jq -r '.modules[] | select(.from == "Q4_0") | .to' "$T/lossy.json")"
 same 'Q8_0 has none' W8A16 "$(jq -r '.modules[] | select(.from == "Q8_0" and .to != "dense") | .to' "$T/lossy.json")"
 ok 'and the result is without findings' $OUNCE verify "$T/lossy"
+$OUNCE convert $G/llama.gguf -o "$T/floats" --to f32 -q >"$T/log"
+fails 'what would be floats alone' 1 'none of its quantized modules has a form in compressed-tensors, so nothing of the result would be quantized; --to bf16 makes floats' $OUNCE convert $G/llama.gguf -o "$T/x" \
+    --to compressed-tensors --lossy --take "re:.*(0\.mlp\.(up|down)|1\.mlp\.(gate|down)|[qvo]|1\.self_attn\.k)_proj=$T/floats"
 
-fails 'a dense model' 1 'nothing in it is quantized' $OUNCE convert tests/golden/models/llama -o "$T/x" --to compressed-tensors
+fails 'a dense model' 1 'no linear module in it is quantized' $OUNCE convert tests/golden/models/llama -o "$T/x" --to compressed-tensors
 same 'nothing was left behind' '' "$(ls -A "$T" | grep -E '^x|tmp')"

@@ -34,6 +34,16 @@ for c in "quantize $T/m --scheme W8A8" "convert $T/m --to f32" "synth $T/m/confi
     nothing "${c%% *}: a limit on file sizes"
 done
 
+# A report that cannot be written: an error, which says that what was made is whole.
+for c in "quantize $T/m --scheme W8A8" "convert $T/m --to f32" "synth $T/m/config.json" "synth --split-ffn 2 $T/m"; do
+    for json in '' --json; do
+        fails "${c%% *} $json: no room for the report" 1 "error: stdout: No space left on device; $T/whole is whole all the same" bash -c "exec $OUNCE $c -o $T/whole -q --force $json >/dev/full"
+        ok "${c%% *} $json: and it is" $OUNCE verify "$T/whole" -q
+    done
+    fails "${c%% *}: no room for a dry run's" 1 'error: stdout: No space left on device' bash -c "exec $OUNCE $c -o $T/none --dry-run >/dev/full"
+    ok "${c%% *}: of which nothing is said to be whole" bash -c "! grep -q whole '$T/err'"
+done
+
 # A model that is cut off while it is read.
 echo '{"model_type":"llama","hidden_size":512,"intermediate_size":1536,"num_hidden_layers":24,"num_attention_heads":8,"num_key_value_heads":4,"vocab_size":320,"torch_dtype":"bfloat16","max_position_embeddings":100000}' >"$T/big.json"
 for c in 'quantize --scheme W8A8' 'convert --to f32'; do
@@ -53,14 +63,16 @@ echo 3 4 5 >"$T/ids"
 fails 'run: a reader that goes away' 1 'error: stdout: Broken pipe' timeout 60 bash -c "set -o pipefail; $OUNCE_RELEASE run $T/big --ids $T/ids -n 99000 --ignore-eos --print-ids --max-model-len 99999 | head -c 3"
 
 # A terminal that is closed, and nohup.
-for how in HUP TERM INT; do
-    $OUNCE quantize "$T/big" -o "$T/none" --scheme W8A8 >"$T/out" 2>"$T/err" &
-    for i in $(seq 3000); do [ -n "$(find "$T" -maxdepth 1 -name '*none*')" ] && break; sleep 0.01; done
-    kill -$how $!
-    wait $!
-    same "SIG$how: status" 1 $?
-    ok "SIG$how is told" grep -q 'error: interrupted' "$T/err"
-    nothing "SIG$how"
+for c in 'quantize --scheme W8A8' 'convert --to f32'; do
+    for how in HUP TERM INT; do
+        $OUNCE ${c%% *} "$T/big" ${c#* } -o "$T/none" >"$T/out" 2>"$T/err" &
+        for i in $(seq 3000); do [ -n "$(find "$T" -maxdepth 1 -name '*none*')" ] && break; sleep 0.01; done
+        kill -$how $!
+        wait $!
+        same "${c%% *}: SIG$how: status" 1 $?
+        ok "${c%% *}: SIG$how is told" grep -q 'error: interrupted' "$T/err"
+        nothing "${c%% *}: SIG$how"
+    done
 done
 nohup $OUNCE quantize "$T/big" -o "$T/none" --scheme W8A8 >"$T/out" 2>"$T/err" &
 for i in $(seq 3000); do [ -n "$(find "$T" -maxdepth 1 -name '*none*')" ] && break; sleep 0.01; done

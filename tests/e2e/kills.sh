@@ -1,6 +1,7 @@
 # ounce quantize --method gptq, killed at any point at which a kill can be told from another, twice in a row, with and without a checkpoint to
 # replace: what stands at its place is the old one or the new one, whole, and --resume ends in the bytes of a run that nobody killed.
-# KILLS=N: so many (10); SEED=N: others. Half of the points are among the last calls, where the checkpoint takes its place.
+# And ounce convert, which keeps no work: killed before each call, it leaves the old checkpoint, the new one, or none under the name.
+# KILLS=N: so many of the former (10); SEED=N: others. Half of the points are among the last calls, where the checkpoint takes its place.
 . tests/lib.sh
 M=tests/golden/models/llama KILLS=${KILLS:-10} RANDOM=${SEED:=1} LAST=24
 gcc -shared -fPIC -O1 -D_GNU_SOURCE -o "$T/kill_at.so" tests/e2e/kill_at.c -ldl || { echo 'not ok kill_at.c'; exit 1; }
@@ -40,4 +41,26 @@ for ((i = 0; i < KILLS; i++)); do
     [ $status = 1 ] && [ -z "$force" ] && whole "$T/new" && grep -q 'exists already' "$T/err" && status=0
     [ $status = 0 ] || { echo "not ok $what and before call $again: status $status" && cat "$T/err"; }
     same "$what: the same bytes, and nothing else" "$T/w/b" "$(whole "$T/new" && find "$T/w" -mindepth 1 -maxdepth 1)"
+done
+
+# ---- convert ----
+c() (
+    env LD_PRELOAD="$T/kill_at.so" KILL_COUNT="$T/calls" KILL_AT="$1" "$OUNCE_RELEASE" convert "$T/old" -o "$T/w/b" -q --to compressed-tensors --take "re:.*mlp.*=$M" "${@:2}" >"$T/out" 2>"$T/err"
+    exit $?
+) 2>/dev/null
+rm -rf "$T/w" "$T/new" && mkdir "$T/w" && c 0 && mv "$T/w/b" "$T/new" || echo 'not ok the new hybrid'
+for force in '' --force; do
+    rm -rf "$T/w" && mkdir "$T/w"
+    [ -z "$force" ] || cp -r "$T/old" "$T/w/b"
+    c 0 $force && calls=$(cat "$T/calls") bad=
+    ok "convert $force: $calls calls change files" test "$calls" -gt 10
+    for ((i = 1; i <= calls; i++)); do
+        rm -rf "$T/w" && mkdir "$T/w"
+        [ -z "$force" ] || cp -r "$T/old" "$T/w/b"
+        c $i $force && bad+=" $i: was not killed;"
+        if [ -e "$T/w/b" ]; then whole "$T/new" || { [ -n "$force" ] && whole "$T/old"; } || bad+=" $i: neither the old checkpoint nor the new one;"
+        elif [ -n "$force" ]; then bad+=" $i: no checkpoint;"; fi
+        ((i % 16)) || { c 0 --force && whole "$T/new"; } || bad+=" $i: not made anew;"
+    done
+    same "convert $force, killed before each of them" '' "$bad"
 done

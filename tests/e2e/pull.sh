@@ -23,6 +23,7 @@ fails 'a name that is not there' 1 'nor a repository in' $OUNCE inspect plain/m
 ok 'and how to get it' grep -qF '`ounce pull plain/m` downloads it' "$T/err"
 fails 'offline, and not there' 1 'not in the cache' $OUNCE pull plain/m --offline
 same 'pull prints the folder' "$(snap plain)" "$($OUNCE pull plain/m -q)"
+fails 'no room to print it' 1 "stdout: No space left on device; $(snap plain) is whole all the same" bash -c "exec $OUNCE pull plain/m -q >/dev/full"
 same 'its files' 'config.json empty.json model.safetensors weights.safetensors' "$(ls "$(snap plain)" | xargs)"
 same 'each a link to its content' ../../blobs/$(printf 'blob %d\0' "$(stat -c %s $src/config.json)" | cat - $src/config.json | sha1sum | cut -d' ' -f1) "$(readlink "$(snap plain)/config.json")"
 ok 'as it was' cmp $src/config.json "$(snap plain)/config.json"
