@@ -33,7 +33,7 @@ static const oz_opt_cmd cmd = {
     .details =
         "f32, bf16: each weight is dequantized in 32-bit floats and rounded once, to nearest even.\n\n"
         "compressed-tensors: nothing is lost. Modules that are stored so keep their tensors to the byte. Those of GPTQ (with an order of columns, too), AWQ and native fp8 keep codes, scales and zero points in "
-        "another layout; so do GGUF's Q8_0, Q5_0, Q4_0, Q6_K and Q3_K, with zero points where a block's scale is negative. Other blocks of a GGUF have offsets or codebooks that compressed-tensors "
+        "another layout; so do GGUF's MXFP4, and Q8_0, Q5_0, Q4_0, Q6_K and Q3_K, with zero points where a block's scale is negative. Other blocks of a GGUF have offsets or codebooks that compressed-tensors "
         "cannot express: an error, or with --lossy floats of the model's type. A GGUF's embeddings become 32-bit floats, with --lossy the model's type. What vLLM would refuse in the result is a warning.\n\n"
         "--take builds a hybrid: modules that match PAT (an exact name, a class name, or re: and a regular expression matched from the start of the name) come from OTHER, a checkpoint of the same shape, with "
         "their scheme; the config says what each module is, and is MODEL's in all else: a quantized cache is not taken, and what OTHER's config says otherwise is a warning. The last = of the argument divides it. "

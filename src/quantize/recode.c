@@ -4,7 +4,8 @@
  *   in our view. A zero point one past the largest code (GPTQ's first format can say it) has no place. Columns in an order of their own keep their index (actorder group).
  * Native fp8: the same bytes under other names.
  * GGUF blocks whose groups have a scale and nothing else: integers of 3 to 8 bits in groups of 16 or 32. A group with a negative scale -s has the codes -1 - q, the zero point -1 and the scale s:
- *   (-1 - q) - (-1) = -q, within the range of q; so such a weight is asymmetric. A scale of 0 becomes 1, and the codes 0. */
+ *   (-1 - q) - (-1) = -q, within the range of q; so such a weight is asymmetric. A scale of 0 becomes 1, and the codes 0.
+ * GGUF's MXFP4: the same floats of four bits and the same exponents, each in its own place; its codebook has them doubled, and half the scale. An exponent of 255 is no number in compressed-tensors. */
 #include <math.h>
 #include <string.h>
 #include "base/mem.h"
@@ -74,9 +75,24 @@ static bool any_negative(const oz_weight *w) {
     return false;
 }
 
+/* The floats of GGUF's MXFP4, and what its scales are multiplied by. */
+static bool is_mxfp4(const oz_weight *w) { return oz_codec_get(w->codec)->dtype == OZ_DTYPE_MXFP4; }
+
+static const char *from_mxfp4(oz_recode *out, const oz_weight *w) {
+    const int64_t n = w->cols / oz_dtype_get(OZ_DTYPE_MXFP4)->block_elems, size = oz_dtype_get(OZ_DTYPE_MXFP4)->block_bytes;
+    for (int64_t r = 0; r < w->rows; r++)
+        for (int64_t i = 0; i < n; i++)
+            if (blocks_of(w, r)[i * size] == 255) return "a block has the exponent 255, which is no number there";
+    out->to = (oz_scheme){.quantized = true, .is_float = true, .bits = 4, .codec = OZ_CODEC_E2M1, .group_size = oz_dtype_get(OZ_DTYPE_MXFP4)->block_elems, .symmetric = true, .store = OZ_STORE_MXFP4,
+                          .format = "mxfp4-pack-quantized"};
+    out->scale_dtype = OZ_DTYPE_F32; /* not asked for */
+    return NULL;
+}
+
 static const char *from_blocks(oz_recode *out, const oz_weight *w) {
     const oz_codec_info *codec = oz_codec_get(w->codec);
     const oz_block_type *type = oz_block_get(codec->dtype);
+    if (is_mxfp4(w)) return from_mxfp4(out, w);
     if (type->codebook) return "its codes stand for the values of a codebook";
     if (type->has_offsets) return "its groups have offsets that are no whole number of scales";
     out->to = (oz_scheme){.quantized = true, .bits = codec->bits, .codec = oz_codec_packed(codec->bits), .group_size = type->group, .symmetric = !any_negative(w), .store = OZ_STORE_PACKED,
@@ -94,7 +110,7 @@ static oz_status block_band(void *arg, const oz_band *b, oz_err *err) {
     for (int64_t c = 0, g = 0; c < w->cols; c += d->block_elems, at += d->block_bytes) {
         type->split(&block, at);
         for (int k = 0; k < d->block_elems / type->group; k++, g++) {
-            const float s = block.scales[k];
+            const float s = block.scales[k] * (is_mxfp4(w) ? 2.0f : 1.0f);
             OZ_NEED(isfinite(s), err, OZ_E_FORMAT, "row %lld, column %lld: expected a finite scale, found %g", (long long)b->row0, (long long)(c + k * type->group), (double)s);
             b->scales[g] = s == 0 ? 1.0f : fabsf(s);
             b->zeros[g] = s < 0 ? -1.0f : 0.0f;

@@ -36,6 +36,10 @@ same 'what was lost is counted' 3 "$(jq .lossy_modules "$T/lossy.json")"
 same 'negative scales of Q4_0 become zero points' W4A16_ASYM "$(jq -r '.modules[] | select(.from == "Q4_0") | .to' "$T/lossy.json")"
 same 'Q8_0 has none' W8A16 "$(jq -r '.modules[] | select(.from == "Q8_0" and .to != "dense") | .to' "$T/lossy.json")"
 ok 'and the result is without findings' $OUNCE verify "$T/lossy"
+$OUNCE convert $G/types.gguf -o "$T/types" --to compressed-tensors --lossy --json >"$T/types.json" 2>/dev/null
+same 'what every type becomes' 'IQ4_NL dense, IQ4_XS dense, MXFP4 MXFP4A16, Q2_K dense, Q3_K W3A16_ASYM, Q4_K dense, Q5_0 W5A16_ASYM, Q5_1 dense, Q5_K dense, Q6_K W6A16_ASYM' \
+    "$(jq -r '[.modules[] | "\(.from) \(.to)"] | sort | join(", ")' "$T/types.json")"
+ok 'and all of them are without errors' $OUNCE verify "$T/types"
 $OUNCE convert $G/llama.gguf -o "$T/floats" --to f32 -q >"$T/log"
 fails 'what would be floats alone' 1 'none of its quantized modules has a form in compressed-tensors, so nothing of the result would be quantized; --to bf16 makes floats' $OUNCE convert $G/llama.gguf -o "$T/x" \
     --to compressed-tensors --lossy --take "re:.*(0\.mlp\.(up|down)|1\.mlp\.(gate|down)|[qvo]|1\.self_attn\.k)_proj=$T/floats"
