@@ -59,6 +59,27 @@ typedef struct oz_kl_cfg {
  * OZ_E_FORMAT: logits of one of them are not finite. */
 oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int32_t *ids, int64_t n_ids, const oz_kl_cfg *cfg, oz_err *err);
 
+/* ---- KL by module: the reference with some modules of another checkpoint (convert --take), for each such set of modules ---- */
+typedef struct oz_kl_module {
+    char *name; const char *role, *scheme; int layer; /* -1: in none; name of several: "model.layers.0.mlp.experts.*.down_proj" */
+    char **modules; size_t n_modules, bytes;          /* as the other stores them */
+    const oz_scheme *quantize;                        /* not the other's but the reference's own, rounded to nearest at load; NULL: the other's */
+    double mean_kl, kl_se_windows, kl_max, top1_agreement; int64_t positions; /* measured */
+} oz_kl_module;
+typedef struct oz_kl_modules { oz_kl_module *items; size_t n; } oz_kl_modules;
+/* The matrices that differ, in the model's order; experts of one layer and kind together. OZ_E_ARG: none does. */
+oz_status oz_kl_modules_list(oz_kl_modules *out, const oz_ckpt *ref, const oz_ckpt *other, oz_err *err);
+void oz_kl_modules_deinit(oz_kl_modules *m);
+typedef struct oz_kl_modules_cfg {
+    oz_dev *dev; const oz_ckpt *ref, *other;          /* other NULL: all of them are quantized at load */
+    const char *dtype, *name; int64_t max_len;        /* as the reference was opened; its name, for messages */
+    const int32_t *ids; const int64_t *begin; int64_t n_windows; /* window i: ids [begin[i], begin[i + 1]), 2 or more, at most the reference's max_tok */
+    bool half;
+} oz_kl_modules_cfg;
+/* ref: opened whole. The same figures as oz_kl_run of a hybrid checkpoint; what lies before a module's layer is run once for all of them. Memory: besides the
+ * reference, copies of one layer, and the residuals of some windows. */
+oz_status oz_kl_modules_run(oz_kl_module *items, size_t n, oz_model *ref, const oz_kl_modules_cfg *cfg, oz_err *err);
+
 /* ---- verify: everything that is wrong with a checkpoint ----
  * model as oz_ckpt_open takes it. Errors are what loading would refuse; warnings what a reader cannot know to be right. A status of its own only where it could not
  * go on (no memory, interrupted). */

@@ -167,6 +167,7 @@ struct oz_model {
     int64_t layer_begin, layer_end; /* those that are loaded */
     bool headless;
     oz_scheme quantize;         /* of dense weights that it reaches, at load; not quantized: none */
+    const oz_model_swap *swap;  /* while it is loaded; NULL: none */
     oz_comm *comm;              /* not owned; NULL: one rank */
     oz_split split;
     float *tap_rows;            /* host [max_tok, widest that is tapped], where there are taps; */

@@ -86,7 +86,15 @@ static bool same_static(const oz_round *a, const oz_round *b) {
     return !a || !b || !a->scales || !b->scales || (*a->scales == *b->scales && *a->zeros == *b->zeros);
 }
 
-static bool is_quantized_at_load(const oz_model *m, const oz_arch_tensor *t) { return m->quantize.quantized && oz_scheme_reaches(&m->quantize, t); }
+static bool is_swapped(const oz_model *m, const oz_arch_tensor *t) {
+    for (size_t i = 0; m->swap && i < m->swap->n_modules; i++)
+        if (strcmp(m->swap->modules[i], t->module) == 0) return true;
+    return false;
+}
+
+static bool is_quantized_at_load(const oz_model *m, const oz_arch_tensor *t) {
+    return m->quantize.quantized && (m->swap ? is_swapped(m, t) && oz_is_matrix(t) : oz_scheme_reaches(&m->quantize, t));
+}
 
 /* Before a byte of weight is read. */
 static oz_status at_load_check(const oz_model *m, const oz_arch_list *list, const oz_scheme *stored, oz_err *err) {
@@ -175,21 +183,34 @@ static bool is_loaded(const oz_model *m, const oz_arch_tensor *t) {
     return t->role == OZ_ROLE_EMBED ? m->layer_begin == 0 : !m->headless;
 }
 
+static oz_status tensor_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor *t, const oz_scheme *scheme, oz_err *err) {
+    if (t->is_bias && m->split.rank > 0 && oz_split_part(&m->split, t).sums) return OZ_OK; /* added once, by the first rank */
+    if (t->is_bias) return vec_load(slot_at(m, t)->linear >= 0 ? &m->program.linears[slot_at(m, t)->linear].bias : &slot_at(m, t)->bias, m, c, t, err);
+    return oz_is_matrix(t) ? linear_load(m, c, t, scheme, err) : vec_load(&slot_at(m, t)->vec, m, c, t, err);
+}
+
+/* The other checkpoint's word on the tensors of a list: under schemes of its own. */
+static oz_status other_resolve(oz_scheme *schemes, const oz_model *m, const oz_arch_list *list, oz_err *err) {
+    if (oz_schemes_resolve(schemes, m->swap->other, list, NULL, err) != OZ_OK) return oz_err_prefix(err, "%s", oz_ckpt_path(m->swap->other));
+    return OZ_OK;
+}
+
 static oz_status weights_load(oz_model *m, const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, oz_err *err) {
+    const oz_ckpt *other = m->swap ? m->swap->other : NULL;
+    oz_scheme *others = other ? oz_alloc_array(list->n + 1, sizeof *others) : NULL;
     oz_progress p;
     oz_progress_init(&p, "loading", "tensors", (int64_t)list->n);
-    oz_status st = OZ_OK;
+    oz_status st = other ? other_resolve(others, m, list, err) : OZ_OK;
     for (size_t i = 0; st == OZ_OK && i < list->n; i++) {
         const oz_arch_tensor *t = &list->items[i];
         if (!is_loaded(m, t)) continue;
+        const bool swapped = other && is_swapped(m, t);
         if (oz_interrupted()) st = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted");
-        else if (t->is_bias && m->split.rank > 0 && oz_split_part(&m->split, t).sums) continue; /* added once, by the first rank */
-        else if (t->is_bias) st = vec_load(slot_at(m, t)->linear >= 0 ? &m->program.linears[slot_at(m, t)->linear].bias : &slot_at(m, t)->bias, m, c, t, err);
-        else if (oz_is_matrix(t)) st = linear_load(m, c, t, &schemes[i], err);
-        else st = vec_load(&slot_at(m, t)->vec, m, c, t, err);
+        else st = tensor_load(m, swapped ? other : c, t, swapped ? &others[i] : &schemes[i], err);
         oz_progress_step(&p, (int64_t)i + 1);
     }
     oz_progress_deinit(&p);
+    oz_free(others);
     if (!m->headless && (m->dims.features & OZ_F_TIED)) m->top[OZ_SLOT_HEAD] = m->top[OZ_SLOT_EMBED];
     return st;
 }
@@ -373,7 +394,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     OZ_TRY(oz_arch_list_new(&list, oz_ckpt_config(ckpt), ckpt, err));
     oz_model *m = oz_alloc(sizeof *m);
     m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->taps = dims.n_experts ? cfg->taps : cfg->taps & ~(unsigned)OZ_TAP_ROUTE, m->plain_form = plain_form, m->split = split, m->comm = cfg->comm;
-    m->quantize = cfg->quantize ? *cfg->quantize : OZ_SCHEME_DENSE;
+    m->quantize = cfg->quantize ? *cfg->quantize : OZ_SCHEME_DENSE, m->swap = cfg->swap;
     m->layer_begin = cfg->layer_begin, m->layer_end = cfg->layer_end ? cfg->layer_end : dims.n_layers, m->headless = cfg->layer_end > 0;
     m->program.norm_eps = (float)dims.rms_norm_eps, m->program.layer_end = m->layer_end;
     m->program.attn_scale = (float)(dims.attn_scale > 0 ? dims.attn_scale : 1.0 / sqrt((double)dims.head_dim));
@@ -402,6 +423,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     m->program.max_tok = m->info.max_tok;
     if (st == OZ_OK && m->ops->lower && !m->taps && !m->headless && split.size == 1) st = m->ops->lower(&m->lowered, dev, &m->program, err);
     if (st == OZ_OK) info_fill(m);
+    m->swap = NULL;
     oz_free(schemes);
     oz_arch_list_deinit(&list);
     *out = m;

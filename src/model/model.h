@@ -65,13 +65,14 @@ typedef struct oz_kv_size {
 } oz_kv_size;
 oz_status oz_kv_size_of(oz_kv_size *out, const oz_ckpt *c, const oz_findings *f, oz_err *err);
 
-/* Whether a device has a kernel for a module under a quantized scheme, with f32 activations where that leaves them alone. */
-oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *scheme, oz_err *err);
+oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *scheme, oz_err *err); /* whether there is a kernel for it, with f32 activations where the scheme leaves them alone */
 
 /* ---- a loaded model ---- */
 typedef struct oz_model oz_model;
 /* What planning taps where it is asked to (flags): rows on their way through the forward pass, handed to oz_call.tap. */
 enum { OZ_TAP_LAYER = 1 /* the residual after a layer */, OZ_TAP_LINEAR = 2 /* the input that linear modules share */, OZ_TAP_ROUTE = 4 /* the experts that tokens go to */ };
+/* Modules that are not as ckpt has them: out of another checkpoint (NULL: the same), and then under cfg.quantize, which is for them alone. */
+typedef struct oz_model_swap { const char *const *modules; size_t n_modules; const oz_ckpt *other; } oz_model_swap;
 typedef struct oz_model_cfg {
     const char *dtype;              /* "auto", "f32" */
     int64_t max_len;                /* 0: the config's; with longrope its original length, or need_len where that is more */
@@ -79,7 +80,7 @@ typedef struct oz_model_cfg {
     int64_t layer_begin, layer_end; /* 0, 0: the whole model; else these layers alone, the embedding if 0 is among them, never a head: memory does not grow with their number */
     oz_comm *comm;   /* the ranks that share the model, each a slice; NULL: it is run whole */
     int64_t need_len; /* the longest sequence that is sure to come; 0: not known */
-    const oz_scheme *quantize; /* at load, dense weights that it reaches; NULL: run as it is stored */
+    const oz_scheme *quantize; const oz_model_swap *swap; /* at load, dense weights that it reaches; NULL: run as it is stored */
 } oz_model_cfg;
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err);
 void oz_model_close(oz_model **m);
@@ -87,8 +88,7 @@ typedef struct oz_model_info {
     const char *model_type, *dtype;
     int64_t vocab_size, hidden_size, n_layers, n_heads, n_heads_kv, head_dim, intermediate_size, max_len, max_tok;
     int32_t bos_id, eos_ids[8]; int n_eos; /* of config.json */
-    size_t weight_bytes;   /* packed, on the device */
-    size_t stream_bytes;   /* of weights read to decode one token (embedding table: one row) */
+    size_t weight_bytes, stream_bytes;   /* packed, on the device; of weights read to decode one token (embedding table: one row) */
     double flop_tok, head_flop_tok; /* of the linears, for one token, head included; of the head */
     size_t kv_bytes_tok, slot_bytes, workspace_bytes; /* slot_bytes: a sequence's, of layers that scan */
     bool fused;            /* the device runs a program of its own (lowered) instead of the plan's steps */
@@ -99,7 +99,6 @@ void oz_model_plan_print(const oz_model *m, FILE *out);
 typedef struct oz_model_module { const char *name; const oz_scheme *scheme; const oz_packed *packed; } oz_model_module;
 size_t oz_model_module_count(const oz_model *m);
 oz_model_module oz_model_module_at(const oz_model *m, size_t i);
-
 /* What a step of the plan must read and do in a pass: positions 0 .. n_tok - 1 of `batch` sequences, `step` of each a call, n_rows rows in all to the head. */
 typedef struct oz_pass { int64_t n_tok, step, batch, n_rows; } oz_pass;
 typedef struct oz_step_info {
@@ -109,7 +108,6 @@ typedef struct oz_step_info {
 } oz_step_info;
 size_t oz_model_step_count(const oz_model *m);
 oz_step_info oz_model_step_at(const oz_model *m, size_t i, const oz_pass *p);
-
 /* State: storage of KV blocks (16 tokens each) for all layers, and for layers that scan a slot a sequence (n_seqs of them). Who owns a block or a slot is the caller's business;
  * a slot holds what came before the position that a call begins at, and nothing where that is 0. */
 typedef struct oz_state oz_state;
@@ -146,5 +144,7 @@ typedef struct oz_call {
 oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_sink *sink, oz_err *err);
 /* The same call through several models with the same vocabulary; the sink sees them together, chunk by chunk. models[0] is the reference. */
 oz_status oz_lockstep_run(oz_model *const *models, oz_state *const *states, int n_models, const oz_call *call, const oz_sink *sink, oz_err *err);
+/* What n residuals after the last layer (host [n_tok, hidden] each) lead to through one head: out [n - 1, call->n_rows], each but the first against it. Of the call the rows count. */
+oz_status oz_head_kl_run(oz_kl_stat *out, oz_model *m, const float *const *residuals, int n, const oz_call *call, const int32_t *targets, oz_err *err);
 
 #endif

@@ -108,6 +108,34 @@ oz_status oz_lockstep_run(oz_model *const *models, oz_state *const *states, int 
     return st;
 }
 
+/* The first one's logits of a chunk lie in `first`, the others' in the model's own buffer. */
+static void head_kl_chunk(oz_kl_stat *out, oz_model *m, const float *const *residuals, int n, const chunk *k, void *first, const int32_t *wanted) {
+    const oz_call *c = k->call;
+    oz_step_buf *logits = &m->program.bufs[OZ_BUF_LOGITS];
+    void *const own = logits->data;
+    for (int i = 0; i < n; i++) {
+        logits->data = i ? own : first;
+        m->ops->upload(m->dev, m->program.bufs[OZ_BUF_RESIDUAL].data, residuals[i], (size_t)(c->n_tok * m->dims.hidden_size) * sizeof(float));
+        oz_exec_steps(&(oz_exec){{m->dev, &m->program, NULL, c->n_tok, k->r0, k->n}, c, NULL, NULL, m->comm, 0}, m->program.n_layers_end, m->program.n);
+        if (i) m->ops->sink_kl(m->dev, out + (int64_t)(i - 1) * c->n_rows + k->r0, first, own, m->dims.vocab_size, wanted + k->r0, k->n, m->dims.vocab_size);
+    }
+    logits->data = own;
+}
+
+oz_status oz_head_kl_run(oz_kl_stat *out, oz_model *m, const float *const *residuals, int n, const oz_call *c, const int32_t *wanted, oz_err *err) {
+    const oz_batch batch = {c->ids, c->n_tok, c->segs, c->n_segs, c->slots, c->rows, c->n_rows};
+    const int64_t step = m->program.head_rows;
+    void *first;
+    OZ_NEED(!m->headless, err, OZ_E_ARG, "a sink needs the head");
+    OZ_TRY(m->ops->mem_new(&first, m->dev, (size_t)(step * m->dims.vocab_size) * sizeof(float), "logits", err));
+    oz_status st = m->ops->begin(m->dev, &batch, err);
+    for (int64_t r0 = 0; st == OZ_OK && r0 < c->n_rows; r0 += step)
+        head_kl_chunk(out, m, residuals, n, &(chunk){.call = c, .r0 = r0, .n = c->n_rows - r0 < step ? c->n_rows - r0 : step}, first, wanted);
+    if (st == OZ_OK) st = m->ops->end(m->dev, err);
+    m->ops->mem_free(m->dev, first);
+    return st;
+}
+
 oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_sink *sink, oz_err *err) {
     static const oz_sink none = {OZ_SINK_NONE, NULL, NULL};
     return oz_lockstep_run(&m, &s, 1, call, sink ? sink : &none, err);

@@ -381,7 +381,7 @@ static oz_status sequences_run(job *j, oz_model *m, int64_t layer, bool has_out,
 /* ---- a layer ---- */
 
 static oz_status model_open(oz_model **m, const job *j, const oz_ckpt *c, int64_t layer, unsigned taps, oz_err *err) {
-    return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){"f32", 0, j->longest, taps, layer, layer + 1, NULL, j->longest, NULL}, err);
+    return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){.dtype = "f32", .max_tok = j->longest, .taps = taps, .layer_begin = layer, .layer_end = layer + 1, .need_len = j->longest}, err);
 }
 
 static oz_quantize_item *item_of(const job *j, const char *module) {

@@ -116,7 +116,7 @@ static void logits_of(float *out, const char *path) {
     oz_model *m;
     oz_state *state;
     ok(oz_dev_open(&dev, &(oz_dev_cfg){"cpu", 1, "auto", false}, &err), &err);
-    ok(oz_model_open(&m, dev, c, &(oz_model_cfg){"f32", 0, 8, 0, 0, 0, NULL, 0, NULL}, &err), &err);
+    ok(oz_model_open(&m, dev, c, &(oz_model_cfg){.dtype = "f32", .max_tok = 8}, &err), &err);
     ok(oz_state_new(&state, m, 1, 4, &err), &err);
     const oz_seg seg = {0, 8, 0, blocks};
     const oz_call call = {.ids = ids, .n_tok = 8, .segs = &seg, .n_segs = 1, .rows = rows, .n_rows = 8};

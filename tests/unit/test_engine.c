@@ -71,7 +71,7 @@ static void rig_of(rig *r, const char *name, int64_t max_tok, bool deterministic
     check(oz_ckpt_open(&r->ckpt, path, &e), &e);
     check(oz_ckpt_open(&r->golden, golden, &e), &e);
     check(oz_dev_open(&r->dev, &(oz_dev_cfg){"cpu", 2, "auto", deterministic}, &e), &e);
-    check(oz_model_open(&r->model, r->dev, r->ckpt, &(oz_model_cfg){"f32", 0, max_tok, 0, 0, 0, NULL, 0, NULL}, &e), &e);
+    check(oz_model_open(&r->model, r->dev, r->ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = max_tok}, &e), &e);
     r->ids = oz_ckpt_find(r->golden, "input_ids")->data;
     r->n = oz_ckpt_find(r->golden, "input_ids")->dims[0];
     r->greedy = oz_ckpt_find(r->golden, "greedy_ids")->data;

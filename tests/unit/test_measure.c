@@ -54,7 +54,7 @@ static void rig_open(rig *r) {
     for (int i = 0; i < 2; i++) {
         check(oz_ckpt_open(&r->ckpt[i], "tests/golden/models/llama", &e), &e);
         if (i) json_object_set_new((json_t *)oz_ckpt_config(r->ckpt[i]), "num_hidden_layers", json_integer(2));
-        check(oz_model_open(&r->model[i], r->dev, r->ckpt[i], &(oz_model_cfg){"f32", 0, 20, 0, 0, 0, NULL, 0, NULL}, &e), &e);
+        check(oz_model_open(&r->model[i], r->dev, r->ckpt[i], &(oz_model_cfg){.dtype = "f32", .max_tok = 20}, &e), &e);
     }
     check(oz_ckpt_open(&r->golden, "tests/golden/models/llama/golden", &e), &e);
     r->ids = oz_ckpt_find(r->golden, "input_ids")->data;

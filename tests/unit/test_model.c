@@ -42,7 +42,7 @@ static void open_on(fixture *f, const char *name, int64_t max_tok, bool determin
     const oz_tensor *t = oz_ckpt_find(f->golden, "input_ids");
     f->ids = t->data;
     f->n = t->dims[0];
-    check(oz_model_open(&f->model, f->dev, f->ckpt, &(oz_model_cfg){"f32", 0, max_tok, OZ_TAP_LAYER, 0, 0, NULL, f->n, NULL}, &e), &e);
+    check(oz_model_open(&f->model, f->dev, f->ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = max_tok, .taps = OZ_TAP_LAYER, .need_len = f->n}, &e), &e);
     f->info = oz_model_get(f->model);
     check(oz_state_new(&f->state, f->model, 16, 4, &e), &e);
     f->logits = calloc((size_t)(f->n * f->info->vocab_size), sizeof(float));
@@ -271,8 +271,8 @@ static void test_one_layer_alone(void **s) {
     oz_err e = {0};
     open_fixture(&f, "llama", 32);
     oz_model *m[2];
-    check(oz_model_open(&m[0], f.dev, f.ckpt, &(oz_model_cfg){"f32", 0, 32, OZ_TAP_LINEAR, 0, 0, NULL, 0, NULL}, &e), &e);
-    check(oz_model_open(&m[1], f.dev, f.ckpt, &(oz_model_cfg){"f32", 0, 32, OZ_TAP_LINEAR, 1, 2, NULL, 0, NULL}, &e), &e);
+    check(oz_model_open(&m[0], f.dev, f.ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = 32, .taps = OZ_TAP_LINEAR}, &e), &e);
+    check(oz_model_open(&m[1], f.dev, f.ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = 32, .taps = OZ_TAP_LINEAR, .layer_begin = 1, .layer_end = 2}, &e), &e);
     assert_true(oz_model_module_count(m[1]) == 7 && oz_model_get(m[1])->weight_bytes < oz_model_get(m[0])->weight_bytes / 3);
     float *res = calloc((size_t)(3 * 24 * f.info->hidden_size), sizeof *res), *out[2] = {res + 24 * f.info->hidden_size, res + 48 * f.info->hidden_size};
     const oz_seg seg = {0, 24, 0, scattered};
@@ -298,7 +298,7 @@ static void test_one_layer_alone(void **s) {
     oz_state_free(&state);
     for (int i = 0; i < 2; i++) oz_model_close(&m[i]);
     e = (oz_err){0};
-    assert_int_equal(oz_model_open(&m[0], f.dev, f.ckpt, &(oz_model_cfg){"f32", 0, 32, 0, 2, 4, NULL, 0, NULL}, &e), OZ_E_ARG);
+    assert_int_equal(oz_model_open(&m[0], f.dev, f.ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = 32, .layer_begin = 2, .layer_end = 4}, &e), OZ_E_ARG);
     assert_non_null(strstr(e.msg, "layers [2, 4) of 3"));
     free(res);
     close_fixture(&f);

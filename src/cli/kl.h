@@ -1,0 +1,11 @@
+/* What the two ways of `ounce kl` share: of whole models (cmd_kl.c), and module by module (kl_modules.c). */
+#ifndef OZ_CLI_KL_H
+#define OZ_CLI_KL_H
+#include "cli/cli.h"
+#include "measure/measure.h"
+
+typedef struct oz_cli_kl { const char *text_path; int64_t ctx, limit; /* 0: the default; none */ bool half; } oz_cli_kl;
+/* Modules of `model`, each alone in the reference, worst first: as JSON or a table. */
+oz_status oz_cli_kl_modules(const char *ref, const char *model, const oz_cli_kl *k, oz_err *err);
+
+#endif
