@@ -43,7 +43,10 @@ struct oz_pool {
     void *arg;
     int n_threads;
     bool stop, busy;
-    worker *workers; /* [n_threads]; 0 is the caller and unused */
+    worker *workers; /* [n_threads]; 0 is the caller: its thread alone is used, and that where it was bound */
+    int n_nodes;
+    oz_pool_node *nodes; /* [n_nodes] */
+    cpu_set_t caller_cpus; /* before it was bound */
 };
 
 static void gate_wake(gate *g) {
@@ -100,7 +103,38 @@ oz_pool *oz_pool_new(int n_threads) {
         }
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    p->n_nodes = 1;
+    p->nodes = oz_alloc(sizeof *p->nodes);
+    p->nodes[0].n = p->n_threads;
     return p;
+}
+
+/* Memory lies where the thread that first touches it runs: threads that moved to another node would leave their weights behind. */
+void oz_pool_bind(oz_pool *p, const oz_nodes *nodes) {
+    assert(p->n_nodes == 1);
+    if (nodes->n < 2 || oz_nodes_of(nodes, 0, p->n_threads) == oz_nodes_of(nodes, p->n_threads - 1, p->n_threads)) return;
+    oz_free(p->nodes);
+    p->nodes = oz_alloc_array((size_t)nodes->n, sizeof *p->nodes);
+    p->n_nodes = 0;
+    p->workers[0].thread = pthread_self();
+    int e = pthread_getaffinity_np(p->workers[0].thread, sizeof p->caller_cpus, &p->caller_cpus);
+    for (int t = 0, last = -1; t < p->n_threads; t++) {
+        const int node = oz_nodes_of(nodes, t, p->n_threads);
+        if (node != last) p->nodes[p->n_nodes++].first = t;
+        p->nodes[p->n_nodes - 1].n++;
+        last = node;
+        if (e == 0) e = pthread_setaffinity_np(p->workers[t].thread, sizeof nodes->cpus[node], &nodes->cpus[node]);
+    }
+    if (e) oz_log_warn("threads: not all could be bound to their memory nodes: %s", strerror(e));
+}
+
+int oz_pool_nodes(const oz_pool *p) { return p->n_nodes; }
+oz_pool_node oz_pool_node_at(const oz_pool *p, int node) { return p->nodes[node]; }
+
+int oz_pool_node_of(const oz_pool *p, int thread) {
+    int node = 0;
+    while (thread >= p->nodes[node].first + p->nodes[node].n) node++;
+    return node;
 }
 
 void oz_pool_free(oz_pool **pool) {
@@ -111,12 +145,19 @@ void oz_pool_free(oz_pool **pool) {
         post(&p->workers[i]);
         pthread_join(p->workers[i].thread, NULL);
     }
+    if (p->n_nodes > 1) pthread_setaffinity_np(p->workers[0].thread, sizeof p->caller_cpus, &p->caller_cpus);
+    oz_free(p->nodes);
     oz_free(p->workers);
     oz_free(p);
     *pool = NULL;
 }
 
 int oz_pool_threads(const oz_pool *p) { return p->n_threads; }
+
+oz_share oz_pool_share(int64_t n, int64_t n_parts, int64_t i) {
+    const int64_t each = n / n_parts, more = n % n_parts, begin = i * each + (i < more ? i : more);
+    return (oz_share){begin, begin + each + (i < more)};
+}
 
 void oz_pool_run(oz_pool *p, int64_t n, int64_t grain, oz_pool_fn *fn, void *arg) {
     if (n <= 0) return;
@@ -130,16 +171,15 @@ void oz_pool_run(oz_pool *p, int64_t n, int64_t grain, oz_pool_fn *fn, void *arg
     p->busy = true;
     p->fn = fn;
     p->arg = arg;
-    int64_t each = units / parts, more = units % parts, first_end = (each + (more > 0)) * grain, at = first_end;
     atomic_store(&p->pending.word, (uint32_t)(parts - 1));
     for (int i = 1; i < parts; i++) {
         worker *w = &p->workers[i];
-        w->begin = at;
-        at += (each + (i < more)) * grain;
-        w->end = at = i == parts - 1 ? n : at;
+        const oz_share share = oz_pool_share(units, parts, i);
+        w->begin = share.begin * grain;
+        w->end = i == parts - 1 ? n : share.end * grain;
         post(w);
     }
-    fn(arg, 0, 0, first_end);
+    fn(arg, 0, 0, oz_pool_share(units, parts, 0).end * grain);
     gate_wait(&p->pending, 0, true);
     p->busy = false;
 }

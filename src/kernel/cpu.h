@@ -23,19 +23,23 @@ typedef enum oz_wkind {
 } oz_wkind;
 
 typedef struct oz_gemm_row oz_gemm_row;
+/* A packed weight is a list of runs of its rows, one a memory node of the pool: what the node's threads pack, they multiply (cpu_product.c). With one
+ * node it is one run. To a kernel each is a weight of its own. */
 typedef struct oz_cpu_packed {
-    oz_packed head;
+    oz_packed head;               /* rows of the run; in the first, rows and n_bytes of the weight */
+    struct oz_cpu_packed *next;   /* the next node's run, NULL after the last */
+    int64_t row0;                 /* of the run in the weight */
     const oz_gemm_row *row;
     oz_wkind kind;
-    int64_t n_panels;
+    int64_t n_panels;             /* of the run; 0 where there are fewer than threads */
     int64_t group_size, n_groups; /* columns that share a scale: all, or a multiple of 16; the last group may be short */
     size_t panel_bytes;           /* of codes, a multiple of 64 */
     uint8_t *codes;               /* [n_panels] of panel_bytes, 64-byte aligned */
     float *scales;                /* NULL for F32, F16, BF16 */
-    uint16_t *scales16;           /* or instead of them: bf16, of weights with one a row that are stored so; products get them widened (cpu_ops.c) */
+    uint16_t *scales16;           /* or instead of them: bf16, of weights with one a row that are stored so; products get them widened (cpu_product.c) */
     float *offsets;               /* NULL: none */
     const int8_t *codebook;       /* [16], of L4: what a code stands for */
-    int32_t *order;               /* [cols] or NULL: column i meets input order[i] */
+    int32_t *order;               /* [cols] or NULL: column i meets input order[i]; the first run's */
 } oz_cpu_packed;
 enum { OZ_GATHER_TOK = 64 };      /* inputs that are put in such an order at a time */
 
@@ -116,7 +120,7 @@ typedef struct oz_cpu_dev {
     oz_dev head;
     oz_cpu_table table;
     oz_pool *pool;
-    oz_slab *slabs;
+    oz_slab *slabs[OZ_MAX_NODES]; /* of each memory node, touched by its threads alone */
     const oz_batch *batch; /* of the call that runs */
     bool deterministic;    /* latent attention is always absorbed: all else is the same either way */
     uint8_t *gathered; size_t gathered_bytes; /* a thread: inputs in a weight's order */
@@ -125,7 +129,12 @@ static inline oz_cpu_dev *oz_cpu(oz_dev *d) { return (oz_cpu_dev *)d; }
 
 /* A call's work cut into n items over the pool, or run here where it is not worth waking a thread: work_each element operations an item (cpu_ops.c). */
 void oz_cpu_split(oz_dev *d, int64_t n, int64_t work_each, oz_pool_fn *fn, void *arg);
-void oz_cpu_linear(oz_dev *d, const oz_linear_args *a);
+void oz_cpu_linear(oz_dev *d, const oz_linear_args *a), oz_cpu_grouped_linear(oz_dev *d, const oz_grouped_args *a);
+/* n products as one region: task(arg, i) says which, with the first run of its weight; n_tok may be 0. */
+typedef oz_gemm_task oz_cpu_task_fn(const void *arg, int64_t i);
+void oz_cpu_products(oz_dev *d, int64_t n, oz_cpu_task_fn *task, const void *arg);
+void oz_cpu_get_row(float *y, const oz_cpu_packed *w, int64_t r); /* of the whole weight, dequantized */
+int oz_cpu_form_bytes(oz_form form);
 void oz_cpu_quantize(oz_dev *d, const oz_rows *y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n);
 void oz_cpu_attend(oz_dev *d, const oz_attn_args *a, const oz_seg *segs, int64_t n_segs); /* of these segments alone */
 void oz_cpu_mla_write(oz_dev *d, const oz_kv *kv, const oz_mla_args *a); /* cpu_latent.c */

@@ -23,7 +23,7 @@ typedef struct ceiling_job {
     const oz_cpu_table *table;
     double (*burn)(int64_t n_steps); /* NULL: read */
     int64_t n_steps;
-    const uint8_t *bytes;
+    uint8_t *bytes;
     int64_t n_read; /* read units of one thread */
     int64_t start_us;
     int window_ticks;
@@ -89,14 +89,20 @@ static double measure_burn(oz_dev *d, ceiling_job *j, double (*burn)(int64_t)) {
     return burn(j->n_steps) * run(d, j, 0.85e6 / (double)best * oz_dev_threads(d));
 }
 
+/* Pages of their own: untouched ones are all the same zeros. Each thread's lie on its node. */
+static void touch(void *arg, int thread, int64_t begin, int64_t end) {
+    const ceiling_job *j = arg;
+    for (int64_t i = begin * j->n_read * READ_UNIT; i < end * j->n_read * READ_UNIT; i += 4096) j->bytes[i] = 1;
+}
+
 static double measure_read(oz_dev *d, ceiling_job *j) {
     void *bytes;
     const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE); /* servers have some of 300 MB and more */
     const size_t n_bytes = CACHES * (size_t)(cache > 0 ? cache : 0) > READ_BYTES ? CACHES * (size_t)cache : READ_BYTES;
     j->n_read = (int64_t)(n_bytes / READ_UNIT) / oz_dev_threads(d);
     if (j->n_read < 1 || oz_big_new(&bytes, n_bytes, "buffer to measure memory with", NULL) != OZ_OK) return 0;
-    for (size_t i = 0; i < n_bytes; i += 4096) ((uint8_t *)bytes)[i] = 1; /* pages of their own: untouched ones are all the same zeros */
     j->bytes = bytes;
+    oz_pool_run(oz_cpu(d)->pool, oz_dev_threads(d), 1, touch, j);
     j->window_ticks = (int)(n_bytes / READ_BYTES) * WINDOW_TICKS; /* a short one may fall on what a large cache has kept */
     double units = run(d, j, INFINITY);
     oz_big_free(bytes);

@@ -15,9 +15,14 @@ static oz_status cpu_open(oz_dev **out, const oz_dev_cfg *cfg, const char *suffi
     }
     d->deterministic = cfg->deterministic;
     d->pool = oz_pool_new(cfg->threads);
-    const int threads = oz_pool_threads(d->pool);
+    oz_nodes *nodes = oz_alloc(sizeof *nodes);
+    oz_nodes_read(nodes, OZ_NODES_SYSTEM, NULL);
+    oz_pool_bind(d->pool, nodes);
+    oz_free(nodes);
+    const int threads = oz_pool_threads(d->pool), n_nodes = oz_pool_nodes(d->pool);
     d->head = (oz_dev){.backend = &oz_cpu_backend, .ops = &oz_cpu_ops, .threads = threads};
-    snprintf(d->head.describe, sizeof d->head.describe, "cpu %s, %d thread%s", d->table.level, threads, threads == 1 ? "" : "s");
+    const int n = snprintf(d->head.describe, sizeof d->head.describe, "cpu %s, %d thread%s", d->table.level, threads, threads == 1 ? "" : "s");
+    if (n_nodes > 1) snprintf(d->head.describe + n, sizeof d->head.describe - (size_t)n, " on %d memory nodes", n_nodes);
     *out = &d->head;
     return OZ_OK;
 }

@@ -42,23 +42,14 @@ void oz_cpu_mla_write(oz_dev *d, const oz_kv *kv, const oz_mla_args *a) {
 
 /* ---- absorbed ---- */
 
-/* Each head's product: inputs of a head begin x_step columns after those of the one before, outputs y_step. Items are (head, panel). */
-typedef struct heads_job { oz_packed *const *w; oz_rows x; int64_t x_step; float *y; int64_t ld_y, y_step, n_tok, n_panels; } heads_job;
+/* Each head's product: inputs of a head begin x_step columns after those of the one before, outputs y_step. */
+typedef struct heads_job { oz_packed *const *w; oz_rows x; int64_t x_step; float *y; int64_t ld_y, y_step, n_tok; } heads_job;
 
-static void heads_panels(void *arg, int thread, int64_t begin, int64_t end) {
+static oz_gemm_task head_task(const void *arg, int64_t h) {
     const heads_job *j = arg;
-    for (int64_t h = begin / j->n_panels; h * j->n_panels < end; h++) {
-        const oz_cpu_packed *w = (const oz_cpu_packed *)j->w[h];
-        const int64_t lo = begin - h * j->n_panels, hi = end - h * j->n_panels;
-        oz_rows x = j->x;
-        x.data = (uint8_t *)x.data + h * j->x_step * oz_cpu_ops.form_bytes(x.form);
-        w->row->gemm(&(oz_gemm_task){w, NULL, x, j->y + h * j->y_step, j->ld_y, j->n_tok}, lo > 0 ? lo : 0, hi < j->n_panels ? hi : j->n_panels);
-    }
-}
-
-static void heads_product(oz_dev *d, oz_packed *const *w, int64_t n_heads, oz_rows x, int64_t x_step, float *y, int64_t ld_y, int64_t y_step, int64_t n_tok) {
-    heads_job j = {w, x, x_step, y, ld_y, y_step, n_tok, ((const oz_cpu_packed *)w[0])->n_panels};
-    oz_cpu_split(d, n_heads * j.n_panels, w[0]->rows * w[0]->cols * n_tok / j.n_panels, heads_panels, &j);
+    oz_rows x = j->x;
+    x.data = (uint8_t *)x.data + h * j->x_step * oz_cpu_form_bytes(x.form);
+    return (oz_gemm_task){(const oz_cpu_packed *)j->w[h], NULL, x, j->y + h * j->y_step, j->ld_y, j->n_tok};
 }
 
 /* Rows of x as a product takes them: where they lie, or rounded into the room. */
@@ -74,11 +65,13 @@ static void absorb(oz_dev *d, const oz_latent_args *a, int64_t row0, int64_t n, 
     const oz_latent_room *r = a->room;
     const int64_t heads = a->n_heads, rank = a->kv->v_dim, wide = a->kv->head_dim, own = a->head_dim - a->n_rope;
     const float *q = a->q + row0 * a->ld_q;
-    heads_product(d, a->w->turned, heads, inputs(d, a, q, a->ld_q, n, heads * a->head_dim), a->head_dim, r->wide, heads * wide, wide, n);
+    const heads_job turned = {a->w->turned, inputs(d, a, q, a->ld_q, n, heads * a->head_dim), a->head_dim, r->wide, heads * wide, wide, n};
+    oz_cpu_products(d, heads, head_task, &turned);
     for (int64_t i = 0; i < n * heads; i++)
         memcpy(r->wide + i * wide + rank, q + i / heads * a->ld_q + i % heads * a->head_dim + own, (size_t)a->n_rope * sizeof *q);
     oz_cpu_attend(d, &(oz_attn_args){r->wide, heads * wide, r->out, heads * rank, a->kv, heads, a->scale, a->window, a->softcap}, segs, n_segs);
-    heads_product(d, a->w->values, heads, inputs(d, a, r->out, heads * rank, n, heads * rank), rank, a->out + row0 * a->ld_out, a->ld_out, a->v_dim, n);
+    const heads_job values = {a->w->values, inputs(d, a, r->out, heads * rank, n, heads * rank), rank, a->out + row0 * a->ld_out, a->ld_out, a->v_dim, n};
+    oz_cpu_products(d, heads, head_task, &values);
 }
 
 /* ---- expanded ---- */

@@ -1,5 +1,5 @@
-/* The operations of the CPU: a call is cut into rows, panels or heads, and the pool's threads run the table's slots on them. Work too
- * small to be worth waking a thread runs on the caller. How a call is cut never shows in a result. */
+/* The operations of the CPU: a call is cut into rows or heads (products of weights: cpu_product.c), and the pool's threads run the table's slots on
+ * them. Work too small to be worth waking a thread runs on the caller. How a call is cut never shows in a result. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -9,8 +9,6 @@
 
 enum {
     INLINE_WORK = 1 << 15, /* element operations; some microseconds */
-    MAX_PANEL = 64,
-    VIEW_ROWS = 4096,      /* whose scales are widened at a time */
     ATTN_ROWS = 48,        /* queries times heads of a KV head in one item of attention */
     ATTN_HEADS = 8,        /* heads of an item, where all share one KV head */
     LATENT_ROOM = 256 << 20
@@ -33,7 +31,7 @@ static oz_status mem_new(void **out, oz_dev *d, size_t n_bytes, const char *what
 static void mem_free(oz_dev *d, void *p) { oz_big_free(p); }
 static void copy_bytes(oz_dev *d, void *dst, const void *src, size_t n_bytes) { memcpy(dst, src, n_bytes); }
 
-static int form_bytes(oz_form form) {
+int oz_cpu_form_bytes(oz_form form) {
     static const int bytes[OZ_FORM_COUNT] = {[OZ_FORM_F32] = 4, [OZ_FORM_Q8] = 1, [OZ_FORM_F8] = 4, [OZ_FORM_BF16] = 2};
     return bytes[form];
 }
@@ -65,42 +63,19 @@ typedef struct row_job {
     float eps, factor;
 } row_job;
 
-/* Panels [first, first + n) as a weight of its own, whose scales of 16 bits are widened into `scales`. */
-static oz_cpu_packed view(float *scales, const oz_cpu_packed *w, int64_t first, int64_t n) {
-    const int64_t row0 = first * w->row->panel;
-    oz_cpu_packed v = *w;
-    v.head.rows -= row0, v.n_panels = n, v.codes += (size_t)first * w->panel_bytes;
-    v.scales = scales, v.scales16 = NULL;
-    for (int64_t i = 0; i < n * w->row->panel; i++) scales[i] = oz_f32_from_bf16(w->scales16[row0 + i]);
-    return v;
-}
-
-static void get_row(float *y, const oz_cpu_packed *w, int64_t r) {
-    const int64_t panel = w->row->panel;
-    float scales[MAX_PANEL];
-    if (!w->scales16) {
-        w->row->get_row(y, w, r);
-        return;
-    }
-    const oz_cpu_packed v = view(scales, w, r / panel, 1);
-    w->row->get_row(y, &v, r % panel);
-}
-
 static void embed_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const row_job *j = arg;
     const int32_t *order = j->w->order;
     float *row = (float *)(void *)(oz_cpu(j->d)->gathered + (size_t)thread * oz_cpu(j->d)->gathered_bytes);
     for (int64_t t = begin; t < end; t++) {
         float *y = j->y + t * j->ld_y;
-        get_row(order ? row : y, j->w, j->ids[t]);
+        oz_cpu_get_row(order ? row : y, j->w, j->ids[t]);
         for (int64_t c = 0; order && c < j->w->head.cols; c++) y[order[c]] = row[c];
     }
 }
 
-static const oz_cpu_packed *packed(const oz_packed *p) { return (const oz_cpu_packed *)p; }
-
 static void embed(oz_dev *d, float *y, int64_t ld, const oz_packed *w) {
-    row_job j = {.d = d, .y = y, .ld_y = ld, .w = packed(w), .ids = oz_cpu(d)->batch->ids};
+    row_job j = {.d = d, .y = y, .ld_y = ld, .w = (const oz_cpu_packed *)w, .ids = oz_cpu(d)->batch->ids};
     oz_cpu_split(d, oz_cpu(d)->batch->n_tok, w->cols, embed_rows, &j);
 }
 
@@ -230,72 +205,6 @@ static void add(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x,
 static void gather(oz_dev *d, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t row0, int64_t n_rows, int64_t n) {
     const int32_t *rows = oz_cpu(d)->batch->rows + row0;
     for (int64_t r = 0; r < n_rows; r++) memcpy(y + r * ld_y, x + rows[r] * ld_x, (size_t)n * sizeof *y);
-}
-
-/* ---- linear: one region for all parts, cut over the sum of their panels ---- */
-
-static void product(oz_dev *d, int thread, const oz_gemm_task *t, int64_t lo, int64_t hi);
-
-static void product_narrow(oz_dev *d, int thread, const oz_gemm_task *t, int64_t lo, int64_t hi) {
-    const int64_t panel = t->w->row->panel, step = VIEW_ROWS / panel;
-    float scales[VIEW_ROWS];
-    for (int64_t first = lo; first < hi; first += step) {
-        const int64_t n = hi - first < step ? hi - first : step, row0 = first * panel;
-        const oz_cpu_packed v = view(scales, t->w, first, n);
-        product(d, thread, &(oz_gemm_task){&v, t->bias ? t->bias + row0 : NULL, t->x, t->y + row0, t->ld_y, t->n_tok}, 0, n);
-    }
-}
-
-/* A product whose weight's columns lie in an order of their own meets inputs in that order, some tokens at a time. */
-static void product(oz_dev *d, int thread, const oz_gemm_task *t, int64_t lo, int64_t hi) {
-    const int32_t *order = t->w->order;
-    if (t->w->scales16) {
-        product_narrow(d, thread, t, lo, hi);
-        return;
-    }
-    if (!order) {
-        t->w->row->gemm(t, lo, hi);
-        return;
-    }
-    const int64_t n = t->w->head.cols, size = form_bytes(t->x.form);
-    uint8_t *rows = oz_cpu(d)->gathered + (size_t)thread * oz_cpu(d)->gathered_bytes;
-    for (int64_t t0 = 0; t0 < t->n_tok; t0 += OZ_GATHER_TOK) {
-        const int64_t n_tok = t->n_tok - t0 < OZ_GATHER_TOK ? t->n_tok - t0 : OZ_GATHER_TOK;
-        for (int64_t i = 0; i < n_tok; i++) {
-            const uint8_t *x = (const uint8_t *)t->x.data + (t0 + i) * t->x.ld * size;
-            for (int64_t c = 0; c < n; c++) memcpy(rows + (i * n + c) * size, x + order[c] * size, (size_t)size);
-        }
-        const oz_rows x = {t->x.form, rows, n, t->x.scales ? t->x.scales + t0 : NULL};
-        t->w->row->gemm(&(oz_gemm_task){t->w, t->bias, x, t->y + t0 * t->ld_y, t->ld_y, n_tok}, lo, hi);
-    }
-}
-
-typedef struct linear_job { oz_dev *d; const oz_linear_args *a; } linear_job;
-
-static void linear_panels(void *arg, int thread, int64_t begin, int64_t end) {
-    const linear_job *j = arg;
-    const oz_linear_args *a = j->a;
-    int64_t first = 0, column = 0; /* of the part */
-    for (int i = 0; i < a->n_parts; i++) {
-        const oz_cpu_packed *w = packed(a->parts[i]);
-        int64_t lo = begin > first ? begin - first : 0, hi = end - first < w->n_panels ? end - first : w->n_panels;
-        if (lo < hi) {
-            oz_gemm_task t = {w, a->bias ? a->bias[i] : NULL, a->x, a->y + column, a->ld_y, a->n_tok};
-            product(j->d, thread, &t, lo, hi);
-        }
-        first += w->n_panels;
-        column += w->head.rows;
-    }
-}
-
-void oz_cpu_linear(oz_dev *d, const oz_linear_args *a) {
-    int64_t n_panels = 0, work = 0;
-    for (int i = 0; i < a->n_parts; i++) {
-        n_panels += packed(a->parts[i])->n_panels;
-        work += a->parts[i]->rows * a->parts[i]->cols;
-    }
-    linear_job j = {d, a};
-    if (a->n_tok > 0) oz_cpu_split(d, n_panels, work * a->n_tok / n_panels, linear_panels, &j);
 }
 
 /* ---- rope and the KV cache ---- */
@@ -511,48 +420,6 @@ static void spread(oz_dev *d, const oz_route *r, float *y, int64_t ld_y, const f
     oz_cpu_split(d, n_tok * r->top_k, n, spread_rows, &j);
 }
 
-static int64_t expert_rows(const oz_route *r, int64_t e) { return r->starts[e + 1] - r->starts[e]; }
-
-/* Of `n` things that cost `each`, numbered from `first`, how many begin before unit `at`. */
-static int64_t begun(int64_t at, int64_t first, int64_t each, int64_t n) {
-    const int64_t i = at <= first ? 0 : (at - first + each - 1) / each;
-    return i < n ? i : n;
-}
-
-/* Work is counted in (panel, row) units, so that threads get equal shares however uneven the groups are; a thread takes the panels that begin in its
- * share. An expert without rows has no units. */
-typedef struct grouped_job { oz_dev *d; const oz_grouped_args *a; } grouped_job;
-
-static void grouped_panels(void *arg, int thread, int64_t begin, int64_t end) {
-    const grouped_job *j = arg;
-    const oz_grouped_args *a = j->a;
-    int64_t first = 0;
-    for (int64_t e = 0; e < a->route->n_experts; e++) {
-        const oz_cpu_packed *w = packed(a->experts[e]);
-        const int64_t n_rows = expert_rows(a->route, e), row0 = a->route->starts[e];
-        if (n_rows == 0) continue;
-        const int64_t lo = begun(begin, first, n_rows, w->n_panels), hi = begun(end, first, n_rows, w->n_panels);
-        if (lo < hi) {
-            oz_rows x = a->x;
-            x.data = (uint8_t *)x.data + row0 * x.ld * form_bytes(x.form);
-            if (x.scales) x.scales += row0;
-            product(j->d, thread, &(oz_gemm_task){w, NULL, x, a->y + row0 * a->ld_y, a->ld_y, n_rows}, lo, hi);
-        }
-        first += w->n_panels * n_rows;
-    }
-}
-
-static void grouped_linear(oz_dev *d, const oz_grouped_args *a) {
-    int64_t units = 0, work = 0;
-    for (int64_t e = 0; e < a->route->n_experts; e++) {
-        const oz_cpu_packed *w = packed(a->experts[e]);
-        units += w->n_panels * expert_rows(a->route, e);
-        work += w->head.rows * w->head.cols * expert_rows(a->route, e);
-    }
-    grouped_job j = {d, a};
-    if (units > 0) oz_cpu_split(d, units, work / units, grouped_panels, &j);
-}
-
 static void combine_rows(void *arg, int thread, int64_t begin, int64_t end) {
     const expert_job *j = arg;
     const int64_t k = j->r->top_k;
@@ -613,11 +480,11 @@ static void sink_kl(oz_dev *d, oz_kl_stat *out, const float *ref, const float *l
 }
 
 const oz_ops oz_cpu_ops = {
-    .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = form_bytes, .latent_room = LATENT_ROOM,
+    .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = oz_cpu_form_bytes, .latent_room = LATENT_ROOM,
     .multiplies = oz_cpu_multiplies, .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
     .embed = embed, .norm = norm, .quantize = oz_cpu_quantize, .round = round_all, .row_amax = row_amax, .quantize_by = quantize_by, .linear = oz_cpu_linear, .rope_table = rope_table, .rope = rope, .rope_pairs = rope_pairs,
     .kv_write = kv_write, .mla_write = oz_cpu_mla_write, .latent = oz_cpu_latent,
     .attention = attention, .conv = conv, .scan = scan, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .scale = scale, .softcap = softcap, .add = add, .gather = gather,
-    .route = route, .sort = sort, .spread = spread, .grouped_linear = grouped_linear, .combine = combine,
+    .route = route, .sort = sort, .spread = spread, .grouped_linear = oz_cpu_grouped_linear, .combine = combine,
     .sink_stat = sink_stat, .sink_kl = sink_kl,
 };

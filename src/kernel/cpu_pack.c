@@ -26,7 +26,8 @@ static const char *const kind_names[OZ_WKIND_COUNT] = {"f32", "f16", "bf16", "i8
 static const char *const form_names[OZ_FORM_COUNT] = {"f32", "q8", "f8", "bf16", "f16"};
 
 typedef struct pack_job {
-    oz_cpu_packed *p;
+    oz_pool *pool;
+    oz_cpu_packed *p; /* the first run */
     const oz_weight *w;
     const oz_block_type *block; /* NULL: codes and scales lie apart */
     int64_t row0;
@@ -61,9 +62,9 @@ static void round_row(float *codes, float *scales, float *offsets, const pack_jo
     oz_err_prefix(&j->errs[thread], "row %lld", (long long)(j->row0 + r));
 }
 
-/* Codes of logical row r; its scales go to lane `lane` of the panel. */
-static void read_row(const pack_job *j, float *codes, float *scratch, int64_t r, int64_t panel, int64_t lane, int thread) {
-    oz_cpu_packed *p = j->p;
+/* Codes of row r of a run; its scales go to where they lie there. */
+static void read_row(const pack_job *j, oz_cpu_packed *p, float *codes, float *scratch, int64_t row, int thread) {
+    const int64_t panel = row / p->row->panel, lane = row % p->row->panel, r = p->row0 + row;
     int64_t stored = oz_weight_stored_row(j->w, j->row0 + r);
     float *scales = scratch, *offsets = scratch + p->n_groups;
     if (j->w->rtn) {
@@ -82,16 +83,15 @@ static void read_row(const pack_job *j, float *codes, float *scratch, int64_t r,
     }
 }
 
-static void pack_panels(void *arg, int thread, int64_t begin, int64_t end) {
-    const pack_job *j = arg;
-    oz_cpu_packed *p = j->p;
-    int64_t lanes = p->row->panel;
+/* Panels of a run. */
+static void pack_panels(const pack_job *j, oz_cpu_packed *p, int thread, int64_t begin, int64_t end) {
+    const int64_t lanes = p->row->panel;
     float *codes = j->scratch + thread * j->scratch_floats, *rest = codes + lanes * p->head.cols;
     for (int64_t panel = begin; panel < end; panel++) {
         for (int64_t i = 0; i < lanes; i++) {
-            int64_t r = panel * lanes + i;
+            const int64_t r = panel * lanes + i;
             if (r < p->head.rows) {
-                read_row(j, codes + i * p->head.cols, rest, r, panel, i, thread);
+                read_row(j, p, codes + i * p->head.cols, rest, r, thread);
             } else {
                 memset(codes + i * p->head.cols, 0, (size_t)p->head.cols * sizeof *codes);
             }
@@ -100,26 +100,61 @@ static void pack_panels(void *arg, int thread, int64_t begin, int64_t end) {
     }
 }
 
+static void pack_shares(void *arg, int thread, int64_t begin, int64_t end) {
+    const pack_job *j = arg;
+    const int node = oz_pool_node_of(j->pool, thread);
+    oz_cpu_packed *run = j->p;
+    for (int i = 0; i < node; i++) run = run->next;
+    const oz_pool_node its = oz_pool_node_at(j->pool, node);
+    const oz_share ours = oz_pool_share(run->n_panels, its.n, thread - its.first);
+    pack_panels(j, run, thread, ours.begin, ours.end);
+}
+
+/* What lies beside the codes; narrow: scales of 16 bits. */
+typedef struct beside { bool scales, narrow, offsets; } beside;
+
 /* One block of memory: codes, scales, offsets. */
-static oz_status packed_alloc(oz_cpu_packed *p, oz_cpu_dev *d, bool has_scales, bool has_offsets, bool narrow, oz_err *err) {
+static oz_status run_alloc(oz_cpu_packed *p, oz_slab **slabs, beside has, oz_err *err) {
     size_t n_codes, n_scales = 0, n_groups = (size_t)p->n_groups;
     bool ok = oz_mul_size(&n_codes, (size_t)p->n_panels, p->panel_bytes);
-    if (has_scales) {
-        ok = ok && oz_mul_size(&n_scales, (size_t)p->n_panels * n_groups, (size_t)p->row->panel * (narrow ? sizeof(uint16_t) : sizeof(float)));
+    if (has.scales) {
+        ok = ok && oz_mul_size(&n_scales, (size_t)p->n_panels * n_groups, (size_t)p->row->panel * (has.narrow ? sizeof(uint16_t) : sizeof(float)));
         n_scales = (n_scales + 63) & ~(size_t)63;
     }
     OZ_NEED(ok, err, OZ_E_NOMEM, "packed weight [%lld, %lld]: its size overflows", (long long)p->head.rows, (long long)p->head.cols);
-    p->head.n_bytes = n_codes + n_scales * (has_offsets ? 2 : 1);
+    p->head.n_bytes = n_codes + n_scales * (has.offsets ? 2 : 1);
+    if (p->n_panels == 0) return OZ_OK;
     void *mem;
     if (p->head.n_bytes < SLAB_WORTH) {
         OZ_TRY(oz_big_new(&mem, p->head.n_bytes, "packed weight", err));
     } else {
-        OZ_TRY(oz_slab_new(&mem, &d->slabs, p->head.n_bytes, "packed weight", err));
+        OZ_TRY(oz_slab_new(&mem, slabs, p->head.n_bytes, "packed weight", err));
     }
     p->codes = mem;
-    if (has_scales && narrow) p->scales16 = (uint16_t *)(p->codes + n_codes);
-    else if (has_scales) p->scales = (float *)(p->codes + n_codes);
-    if (has_offsets) p->offsets = (float *)(p->codes + n_codes + n_scales);
+    if (has.scales && has.narrow) p->scales16 = (uint16_t *)(p->codes + n_codes);
+    else if (has.scales) p->scales = (float *)(p->codes + n_codes);
+    if (has.offsets) p->offsets = (float *)(p->codes + n_codes + n_scales);
+    return OZ_OK;
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* A run a node, of a weight of which `whole` says all but where it lies. After an error, too, *out is to be freed. */
+static oz_status runs_new(oz_cpu_packed **out, oz_cpu_dev *d, const oz_cpu_packed *whole, beside has, oz_err *err) {
+    size_t n_bytes = 0;
+    oz_cpu_packed **at = out;
+    for (int node = 0; node < oz_pool_nodes(d->pool); node++, at = &(*at)->next) {
+        const oz_pool_node its = oz_pool_node_at(d->pool, node);
+        const int64_t first = oz_pool_share(whole->n_panels, oz_pool_threads(d->pool), its.first).begin;
+        oz_cpu_packed *p = *at = oz_alloc(sizeof *p);
+        *p = *whole;
+        p->n_panels = oz_pool_share(whole->n_panels, oz_pool_threads(d->pool), its.first + its.n - 1).end - first;
+        p->row0 = least(first * p->row->panel, whole->head.rows);
+        if (node > 0) p->head.rows = least(p->n_panels * p->row->panel, whole->head.rows - p->row0);
+        OZ_TRY(run_alloc(p, &d->slabs[node], has, err));
+        n_bytes += p->head.n_bytes;
+    }
+    (*out)->head.n_bytes = n_bytes;
     return OZ_OK;
 }
 
@@ -163,46 +198,52 @@ oz_status oz_cpu_pack(oz_packed **out, oz_dev *d, const oz_weight *w, int64_t ro
     OZ_NEED(row0 >= 0 && n_rows > 0 && row0 <= w->rows - n_rows && w->cols > 0, err, OZ_E_ARG,
             "weight [%lld, %lld]: rows %lld to %lld cannot be packed", (long long)w->rows, (long long)w->cols, (long long)row0,
             (long long)(row0 + n_rows));
-    bool has_scales = block || !oz_codec_get(codec)->plain, has_offsets = block ? block->has_offsets : w->zeros != NULL;
+    beside has = {.scales = block || !oz_codec_get(codec)->plain, .offsets = block ? block->has_offsets : w->zeros != NULL};
     oz_cpu_packed p = {.row = &oz_cpu(d)->table.gemm[kind][form], .kind = kind, .head = {NULL, n_rows, w->cols, 0}, .codebook = block ? block->codebook : oz_codec_get(codec)->codebook};
     const int64_t group = w->rtn ? w->rtn->group_size : w->group_size;
     const oz_dtype scale_dtype = w->rtn ? w->rtn->scale_dtype : w->scale_dtype;
-    bool grouped = has_scales && group > 0 && group < w->cols && !w->one_scale;
+    bool grouped = has.scales && group > 0 && group < w->cols && !w->one_scale;
     p.group_size = block ? block->group : grouped ? group : w->cols;
     p.n_groups = (w->cols + p.group_size - 1) / p.group_size;
-    OZ_TRY(check_form(d, codec, &p, has_offsets, form, err));
+    OZ_TRY(check_form(d, codec, &p, has.offsets, form, err));
     if (w->order) OZ_TRY(gathered_reserve(oz_cpu(d), w->cols, err));
     p.head.kernel = p.row->name;
     p.n_panels = (n_rows + p.row->panel - 1) / p.row->panel;
     p.panel_bytes = p.row->panel_bytes(w->cols);
+    has.narrow = !block && p.n_groups == 1 && !has.offsets && scale_dtype == OZ_DTYPE_BF16;
 
-    pack_job job = {.p = &p, .w = w, .block = block, .row0 = row0};
+    pack_job job = {.pool = oz_cpu(d)->pool, .w = w, .block = block, .row0 = row0};
     job.scratch_floats = p.row->panel * w->cols + 2 * p.n_groups;
     void *scratch;
     OZ_TRY(oz_big_new(&scratch, (size_t)job.scratch_floats * (size_t)oz_dev_threads(d) * sizeof(float), "chunk of rows to pack", err));
     job.scratch = scratch;
     job.errs = oz_alloc_array((size_t)oz_dev_threads(d), sizeof *job.errs);
-    oz_status st = packed_alloc(&p, oz_cpu(d), has_scales, has_offsets, !block && p.n_groups == 1 && !has_offsets && scale_dtype == OZ_DTYPE_BF16, err);
-    if (st == OZ_OK) {
-        oz_pool_run(oz_cpu(d)->pool, p.n_panels, 1, pack_panels, &job);
-        oz_cpu_packed *kept = oz_alloc(sizeof *kept);
-        *kept = p;
-        if (w->order) kept->order = memcpy(oz_alloc_array((size_t)w->cols, sizeof *w->order), w->order, (size_t)w->cols * sizeof *w->order);
-        *out = &kept->head;
-    }
+    if (w->order) p.order = memcpy(oz_alloc_array((size_t)w->cols, sizeof *w->order), w->order, (size_t)w->cols * sizeof *w->order);
+    oz_status st = runs_new(&job.p, oz_cpu(d), &p, has, err);
+    *out = &job.p->head;
+    if (st == OZ_OK) oz_pool_run(job.pool, oz_pool_threads(job.pool), 1, pack_shares, &job);
     for (int t = 0; st == OZ_OK && t < oz_dev_threads(d); t++)
         if (job.errs[t].code != OZ_OK) st = oz_err_set(err, job.errs[t].code, __FILE__, __LINE__, "%s", job.errs[t].msg);
-    if (st != OZ_OK && *out) oz_cpu_packed_free(d, out);
+    if (st != OZ_OK) oz_cpu_packed_free(d, out);
     oz_free(job.errs);
     oz_big_free(scratch);
     return st;
 }
 
+static void run_free(oz_cpu_dev *d, oz_cpu_packed *p) {
+    bool found = false;
+    for (int node = 0; node < OZ_MAX_NODES && !found; node++) found = oz_slab_free(&d->slabs[node], p->codes);
+    if (!found) oz_big_free(p->codes);
+    oz_free(p);
+}
+
 void oz_cpu_packed_free(oz_dev *d, oz_packed **p) {
     if (!*p) return;
-    void *mem = ((oz_cpu_packed *)*p)->codes;
-    if (!oz_slab_free(&oz_cpu(d)->slabs, mem)) oz_big_free(mem);
-    oz_free(((oz_cpu_packed *)*p)->order);
-    oz_free(*p);
+    oz_cpu_packed *run = (oz_cpu_packed *)*p;
+    oz_free(run->order);
+    for (oz_cpu_packed *next; run; run = next) {
+        next = run->next;
+        run_free(oz_cpu(d), run);
+    }
     *p = NULL;
 }

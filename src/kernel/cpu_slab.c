@@ -3,7 +3,8 @@
  * A model's weights are hundreds of pieces of about a megabyte. Each on its own lies on pages of 4 KB, and a product that streams it waits for
  * address translation as much as for memory: one token times an int8 matrix runs at 16 GB/s a core so, and at 23 GB/s on pages of 2 MB. A
  * slab hands out pieces from front to back and is given back when the last of them is; what has not been touched costs nothing. So slabs are far
- * larger than what they will hold: each one ends in a huge page that is filled in part, which of slabs of 32 MB was 5 %. */
+ * larger than what they will hold: each one ends in a huge page that is filled in part, which of slabs of 32 MB was 5 %. Memory nodes have lists of
+ * their own, since a page lies on one. */
 #include <sys/mman.h>
 #include "base/mem.h"
 #include "kernel/cpu.h"
