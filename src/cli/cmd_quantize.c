@@ -12,7 +12,7 @@ static const char *scheme_name, *recipe_path;
 static const char *method, *calibration; /* method NULL: rtn */
 static int64_t group_size; /* 0: the scheme's own */
 static int64_t n_samples, max_seq_len; /* 0: not given */
-static double dampening;
+static double dampening, strength; /* 0: not given */
 static bool resume;
 static oz_opt_list targets, ignore;
 enum { DEFAULT_SAMPLES = 128, DEFAULT_SEQ_LEN = 512 };
@@ -22,11 +22,12 @@ static const oz_opt opts[] = {
     {"recipe", 0, OZ_OPT_STR, &recipe_path, 0, 0, NULL, "FILE", "in place of a scheme: what to quantize and how, see above; YAML, or JSON where the name ends in .json"},
     {"group-size", 0, OZ_OPT_INT, &group_size, 0, 1 << 24, NULL, "N",
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
-    {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq", "M", "rtn, the default: round to nearest; gptq: see above"},
+    {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq|smoothquant|awq|smoothquant+gptq|awq+gptq", "M", "rtn, the default: round to nearest; the others: see above"},
     {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for gptq and FP8: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
     {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE; default 128"},
     {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence; default 512"},
     {"dampening-frac", 0, OZ_OPT_FLOAT, &dampening, 1e-6, 1, NULL, "X", "gptq: share of the mean diagonal that is added to a Hessian's diagonal; default 0.01"},
+    {"smoothing-strength", 0, OZ_OPT_FLOAT, &strength, 0, 1, NULL, "X", "smoothquant, awq: how much of the inputs' unevenness goes into the weights; 0, the default: searched for each set of modules"},
     {"resume", 0, OZ_OPT_FLAG, &resume, 0, 0, NULL, NULL, "with --calibration: go on with the work that DIR.gptq holds"},
     {"targets", 0, OZ_OPT_LIST, &targets, 0, 0, NULL, "PAT", "what to quantize; default Linear, which leaves out lm_head and routers; with a scheme of experts: what else"},
     {"ignore", 0, OZ_OPT_LIST, &ignore, 0, 0, NULL, "PAT", "what to leave as it is; wins over --targets"},
@@ -149,6 +150,7 @@ static oz_status write_out(oz_quantize *q, const char *model, oz_err *err) {
     const char *wants = oz_quantize_wants_text(q);
     OZ_NEED(!wants || calibration, err, OZ_E_USAGE, "--calibration: %s needs text to calibrate with", wants);
     if (!wants) OZ_TRY(idle_check(err));
+    OZ_NEED(oz_quantize_folds(q) || strength == 0, err, OZ_E_USAGE, "--smoothing-strength: --method %s moves no scales", method ? method : "rtn");
     if (wants || !oz_cli_output.dry_run) {
         oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
         oz_status st = wants ? text_run(&errors, q, model, pool, err) : oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);
@@ -167,18 +169,18 @@ static oz_status write_out(oz_quantize *q, const char *model, oz_err *err) {
 /* A recipe says all that these say. */
 static oz_status recipe_check(oz_err *err) {
     const struct { const char *name; bool given; } said[] = {{"--scheme", scheme_name != NULL}, {"--group-size", group_size != 0}, {"--method", method != NULL}, {"--targets", targets.n > 0},
-                                                             {"--ignore", ignore.n > 0}, {"--dampening-frac", dampening != 0}};
+                                                             {"--ignore", ignore.n > 0}, {"--dampening-frac", dampening != 0}, {"--smoothing-strength", strength != 0}};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) OZ_NEED(!said[i].given, err, OZ_E_USAGE, "%s: --recipe says that; leave one of them out", said[i].name);
     return OZ_OK;
 }
 
 static oz_status run(const char **args, int n_args, oz_err *err) {
-    oz_quantize_cfg cfg = {.gptq = method && strcmp(method, "gptq") == 0, .dampening = dampening != 0 ? dampening : OZ_DAMPENING, .targets = targets.items, .n_targets = targets.n, .ignore = ignore.items, .n_ignore = ignore.n};
+    oz_quantize_cfg cfg = {.method = method, .dampening = dampening != 0 ? dampening : OZ_DAMPENING, .strength = strength, .targets = targets.items, .n_targets = targets.n, .ignore = ignore.items, .n_ignore = ignore.n};
     oz_recipe *recipe = NULL;
     oz_ckpt *ckpt = NULL;
     oz_quantize *q = NULL;
     OZ_TRY(recipe_path ? recipe_check(err) : oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
-    OZ_NEED(recipe_path || cfg.gptq || dampening == 0, err, OZ_E_USAGE, "--dampening-frac: --method rtn has no Hessian to add it to");
+    OZ_NEED(recipe_path || (method && strstr(method, "gptq")) || dampening == 0, err, OZ_E_USAGE, "--dampening-frac: --method %s has no Hessian to add it to", method ? method : "rtn");
     OZ_TRY(oz_cli_write_check(&cfg.shard_bytes, args[0], err));
     oz_status st = recipe_path ? oz_recipe_read(&recipe, recipe_path, err) : OZ_OK;
     cfg.recipe = recipe;

@@ -34,8 +34,13 @@ typedef struct oz_arch_tensor {   /* one tensor that a config calls for */
 typedef struct oz_arch_list { oz_arch_tensor *items; size_t n; } oz_arch_list;
 /* All tensors of a config (config.json), which is checked; OZ_E_UNSUPPORTED names an unknown model_type. ckpt: whose names are meant where libraries differ on them (a text part
  * inside a larger model); NULL: as they are published. */
-oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckpt *ckpt, oz_err *err);
-void oz_arch_list_deinit(oz_arch_list *l);
+oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckpt *ckpt, oz_err *err); void oz_arch_list_deinit(oz_arch_list *l);
+/* Where scales can move without a change of what a layer computes (fold.c): rows `from` (those of oz_fold_row(k), or a norm's values) are divided by scale k, columns c of all that reads them
+ * multiplied by scale oz_fold_scale(c). A norm: (stored + plus) / scale - plus; a linear's bias is divided with its rows. */
+typedef struct oz_fold { size_t from, *to, n_to; /* of the list */ int64_t n, run, row0, row_step, share; /* n scales; the rest is for the two functions */ } oz_fold;
+typedef struct oz_fold_list { oz_fold *items; size_t n; } oz_fold_list;
+oz_status oz_folds_new(oz_fold_list *out, const oz_arch_list *l, const json_t *config, oz_err *err); void oz_folds_free(oz_fold_list *l); /* a layer after the other */
+int64_t oz_fold_row(const oz_fold *f, int64_t k), oz_fold_scale(const oz_fold *f, int64_t col);
 bool oz_scheme_reaches(const oz_scheme *s, const oz_arch_tensor *t); /* what it is meant for where nothing is named: linear modules, or routed experts alone */
 oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c); /* a matrix as a scheme sees it. A router counts as Linear only where it is stored quantized: libraries differ on its class */
 oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err); /* any float type, exact shape */
@@ -82,8 +87,7 @@ typedef struct oz_model_cfg {
     int64_t need_len; /* the longest sequence that is sure to come; 0: not known */
     const oz_scheme *quantize; const oz_model_swap *swap; /* at load, dense weights that it reaches; NULL: run as it is stored */
 } oz_model_cfg;
-oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err);
-void oz_model_close(oz_model **m);
+oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err); void oz_model_close(oz_model **m);
 typedef struct oz_model_info {
     const char *model_type, *dtype;
     int64_t vocab_size, hidden_size, n_layers, n_heads, n_heads_kv, head_dim, intermediate_size, max_len, max_tok;
@@ -93,12 +97,10 @@ typedef struct oz_model_info {
     size_t kv_bytes_tok, slot_bytes, workspace_bytes; /* slot_bytes: a sequence's, of layers that scan */
     bool fused;            /* the device runs a program of its own (lowered) instead of the plan's steps */
 } oz_model_info;
-const oz_model_info *oz_model_get(const oz_model *m);
-void oz_model_plan_print(const oz_model *m, FILE *out);
+const oz_model_info *oz_model_get(const oz_model *m); void oz_model_plan_print(const oz_model *m, FILE *out);
 /* Each linear module in order: its scheme and the kernel that runs it. */
 typedef struct oz_model_module { const char *name; const oz_scheme *scheme; const oz_packed *packed; } oz_model_module;
-size_t oz_model_module_count(const oz_model *m);
-oz_model_module oz_model_module_at(const oz_model *m, size_t i);
+size_t oz_model_module_count(const oz_model *m); oz_model_module oz_model_module_at(const oz_model *m, size_t i);
 /* What a step of the plan must read and do in a pass: positions 0 .. n_tok - 1 of `batch` sequences, `step` of each a call, n_rows rows in all to the head. */
 typedef struct oz_pass { int64_t n_tok, step, batch, n_rows; } oz_pass;
 typedef struct oz_step_info {
@@ -106,13 +108,11 @@ typedef struct oz_step_info {
     oz_form form;                              /* of its inputs: whose multiply-adds they are */
     double bytes, flop;                        /* of weights and of the cache; 0, 0: rows to rows */
 } oz_step_info;
-size_t oz_model_step_count(const oz_model *m);
-oz_step_info oz_model_step_at(const oz_model *m, size_t i, const oz_pass *p);
+size_t oz_model_step_count(const oz_model *m); oz_step_info oz_model_step_at(const oz_model *m, size_t i, const oz_pass *p);
 /* State: storage of KV blocks (16 tokens each) for all layers, and for layers that scan a slot a sequence (n_seqs of them). Who owns a block or a slot is the caller's business;
  * a slot holds what came before the position that a call begins at, and nothing where that is 0. */
 typedef struct oz_state oz_state;
-oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, int64_t n_seqs, oz_err *err);
-void oz_state_free(oz_state **s);
+oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, int64_t n_seqs, oz_err *err); void oz_state_free(oz_state **s);
 
 /* ---- running ---- */
 typedef enum oz_sink_kind { OZ_SINK_NONE, OZ_SINK_COPY, OZ_SINK_STAT, OZ_SINK_KL } oz_sink_kind;

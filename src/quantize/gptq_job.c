@@ -19,8 +19,8 @@
 #include "base/str.h"
 #include "quantize/internal.h"
 
-/* What some modules of a layer read: its Hessian where one of them is quantized by GPTQ, and the range of its values. */
-typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ bool gptq; float min, max; } input;
+/* What some modules of a layer read: its Hessian where one of them is quantized by GPTQ, and what is kept of its values. */
+typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ bool gptq; oz_sample sample; } input;
 
 typedef struct job {
     oz_quantize *q;
@@ -73,6 +73,8 @@ static oz_status identity(json_t **out, const job *j, oz_err *err) {
     oz_sha256_init(&plan);
     add_json(&plan, q->config);
     oz_sha256_add(&plan, &q->dampening, sizeof q->dampening);
+    oz_sha256_add(&plan, &q->strength, sizeof q->strength);
+    oz_sha256_add(&plan, q->method, strlen(q->method));
     for (size_t i = 0; i < q->list.n; i++) oz_sha256_add(&plan, &q->items[i].gptq, sizeof q->items[i].gptq);
     for (size_t i = 0; i < oz_layout_file_count(q->layout); i++) {
         size_t n_bytes;
@@ -169,7 +171,7 @@ static void names_free(names *n) {
 }
 
 /* The layer that an item waits for; -1: it is kept, or quantized for itself, and written before them all. */
-static int64_t layer_of(const oz_quantize_item *it) { return it->quantized ? it->arch->layer : -1; }
+static int64_t layer_of(const oz_quantize_item *it) { return it->quantized || it->moved ? it->arch->layer : -1; }
 
 /* Of what a layer has put into a checkpoint (-1: of what is kept). */
 static oz_status layer_digest(char out[65], const job *j, const oz_ckpt *c, int64_t layer, oz_err *err) {
@@ -272,11 +274,12 @@ static oz_status recipe_write(const job *j, oz_err *err) {
         first = first ? first : it;
         gptq = gptq || it->gptq, mixed = mixed || strcmp(it->scheme.name, first->scheme.name) != 0;
     }
-    json_t *r = json_pack("{s:s, s:s, s:I, s:{s:s, s:s, s:I, s:I, s:I}, s:s, s:s}", "method", j->q->recipe ? "recipe" : gptq ? "gptq" : "rtn", "scheme", mixed ? "mixed" : first->scheme.name,
+    json_t *r = json_pack("{s:s, s:s, s:I, s:{s:s, s:s, s:I, s:I, s:I}, s:s, s:s}", "method", j->q->recipe ? "recipe" : j->q->method, "scheme", mixed ? "mixed" : first->scheme.name,
                           "group_size", (json_int_t)first->scheme.group_size, "calibration", "file", c->name, "sha256", c->sha256, "sequences", (json_int_t)c->n_seqs, "max_seq_length",
                           (json_int_t)c->max_len, "tokens", (json_int_t)c->begin[c->n_seqs], "program", "ounce", "version", j->cfg->version);
     if (gptq)
         json_object_set_new(r, "parameters", json_pack("{s:f, s:i, s:s, s:s}", "dampening_frac", j->q->dampening, "block_size", OZ_GPTQ_BLOCK, "actorder", "static", "scales", "searched"));
+    if (j->q->transform) json_object_set_new(r, "folding", json_pack("{s:s, s:o, s:i}", "by", j->q->transform->name, "strength", j->q->strength > 0 ? json_real(j->q->strength) : json_string("searched"), "folds", (int)j->q->n_folds));
     if (j->q->recipe) json_object_set(r, "recipe", j->q->recipe);
     char *text = json_dumps(r, JSON_INDENT(2) | JSON_SORT_KEYS), *path = oz_path_join(j->work.out, "ounce_recipe.json"), *line = oz_asprintf("%s\n", text);
     oz_status st = oz_file_write_atomic(path, line, strlen(line), err);
@@ -316,7 +319,7 @@ typedef struct pass { job *j; oz_model *m; oz_state *state; int64_t layer; float
 
 static void input_add(input *in, oz_pool *pool, const oz_tap *t) {
     if (in->gptq) oz_hessian_add(&in->hessian, pool, t->rows, t->n_tok);
-    for (int64_t i = 0; i < t->n_tok * t->width; i++) in->min = fminf(in->min, t->rows[i]), in->max = fmaxf(in->max, t->rows[i]);
+    oz_sample_add(&in->sample, t->rows, t->n_tok);
 }
 
 static void on_tap(void *arg, const oz_tap *t) {
@@ -392,7 +395,17 @@ static oz_quantize_item *item_of(const job *j, const char *module) {
     return NULL;
 }
 
+/* Rows that are kept of each input, where scales are chosen by them. */
+static int64_t rows_kept(const job *j, const oz_model *m) {
+    enum { ROWS = 512, FEWEST = 32, BYTES = 256 << 20 };
+    int64_t width = 1;
+    for (size_t i = 0; i < oz_model_tap_count(m); i++) width += oz_model_tap_at(m, i).width;
+    const int64_t fit = BYTES / (width * (int64_t)sizeof(float));
+    return !j->q->transform ? 0 : fit > ROWS ? ROWS : fit < FEWEST ? FEWEST : fit;
+}
+
 static oz_status inputs_new(job *j, const oz_model *m, oz_err *err) {
+    const int64_t kept = rows_kept(j, m);
     for (size_t i = 0; i < oz_model_tap_count(m); i++) {
         const oz_tap t = oz_model_tap_at(m, i);
         input in = {.n_items = 0};
@@ -400,15 +413,17 @@ static oz_status inputs_new(job *j, const oz_model *m, oz_err *err) {
             if ((in.items[in.n_items] = item_of(j, t.modules[k]))) in.n_items++;
         for (int k = 0; k < in.n_items; k++) in.gptq = in.gptq || in.items[k]->gptq;
         if (!in.n_items) continue;
-        if (in.gptq) OZ_TRY(oz_hessian_init(&in.hessian, t.width, t.modules[0], err));
         oz_grow((void **)&j->inputs, &j->cap_inputs, j->n_inputs + 1, sizeof *j->inputs);
-        j->inputs[j->n_inputs++] = in;
+        input *put = &j->inputs[j->n_inputs++];
+        *put = in;
+        if (in.gptq) OZ_TRY(oz_hessian_init(&put->hessian, t.width, t.modules[0], err));
+        OZ_TRY(oz_sample_init(&put->sample, t.width, kept, t.modules[0], err));
     }
     return OZ_OK;
 }
 
 static void inputs_free(job *j) {
-    for (size_t i = 0; i < j->n_inputs; i++) oz_hessian_deinit(&j->inputs[i].hessian);
+    for (size_t i = 0; i < j->n_inputs; i++) oz_hessian_deinit(&j->inputs[i].hessian), oz_sample_deinit(&j->inputs[i].sample);
     j->n_inputs = 0;
 }
 
@@ -459,8 +474,12 @@ static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq 
 
 static oz_status item_gptq(job *j, const oz_quantize_item *it, const input *in, const oz_factor *f, oz_err *err) {
     oz_gptq_result r = {0};
-    const oz_gptq g = {&in->hessian, f, &it->weight, oz_scheme_rtn(&it->scheme, j->q->model_dtype)};
-    oz_status st = module_write(j, it, &g, &r, err);
+    oz_weight w;
+    void *mem;
+    const oz_gptq g = {&in->hessian, f, &w, oz_scheme_rtn(&it->scheme, j->q->model_dtype)};
+    oz_status st = oz_item_weight(&w, &mem, it, j->pool, err);
+    if (st == OZ_OK) st = module_write(j, it, &g, &r, err);
+    oz_big_free(mem);
     oz_big_free(r.codes);
     oz_big_free(r.scales);
     oz_big_free(r.zeros);
@@ -470,20 +489,22 @@ static oz_status item_gptq(job *j, const oz_quantize_item *it, const input *in, 
 
 /* One scale for what the text shows. Experts of a projection have it in common, since a token may come to any of them. */
 static oz_status input_scale(oz_quantize_item *it, const job *j, const input *own, oz_err *err) {
-    const oz_codec codec = it->scheme.input.is_float ? OZ_CODEC_F8E4M3 : OZ_CODEC_I8;
-    const oz_rtn q = {codec, 0, j->q->model_dtype, !it->scheme.input.symmetric, it->scheme.input.is_float ? 0 : it->scheme.input.bits, 0};
-    float min = own->min, max = own->max, zero;
+    oz_reader *readers = oz_alloc_array(j->n_inputs + 1, sizeof *readers);
+    size_t n = 0;
+    float zero = 0;
+    readers[n++] = (oz_reader){it, &own->sample};
     for (size_t i = 0; i < j->n_inputs && it->arch->expert >= 0; i++)
-        if (j->inputs[i].items[0]->arch->role == own->items[0]->arch->role) min = fminf(min, j->inputs[i].min), max = fmaxf(max, j->inputs[i].max);
-    OZ_NEED(isfinite(min) && isfinite(max), err, OZ_E_FORMAT, "%s: its inputs on the calibration text are not finite", it->arch->module);
-    if (oz_rtn_scale(&it->input_scale, &zero, &q, min, max, err) != OZ_OK) return oz_err_prefix(err, "%s: inputs", it->arch->module);
+        if (&j->inputs[i] != own && j->inputs[i].items[0]->arch->role == own->items[0]->arch->role) readers[n++] = (oz_reader){j->inputs[i].items[0], &j->inputs[i].sample};
+    oz_status st = oz_input_scale(&it->input_scale, &zero, readers, n, j->q->model_dtype, err);
     it->input_zero = (int8_t)zero;
-    return OZ_OK;
+    oz_free(readers);
+    return st;
 }
 
 static oz_status input_factor(oz_factor *f, job *j, input *in, oz_err *err) {
     const char *what = in->items[0]->arch->module;
     OZ_TRY(oz_hessian_close(&in->hessian, what, err));
+    if (in->items[0]->cols_by) oz_hessian_divide(&in->hessian, in->items[0]->cols_by);
     OZ_TRY(oz_factor_init(f, &in->hessian, j->q->dampening, j->pool, what, err));
     if (f->dampening > j->q->dampening) oz_log_warn("%s: dampening raised from %g to %g of the mean diagonal, to make its Hessian positive definite", what, j->q->dampening, f->dampening);
     return OZ_OK;
@@ -500,6 +521,50 @@ static oz_status input_quantize(job *j, input *in, oz_err *err) {
     }
     oz_factor_deinit(&f);
     return st;
+}
+
+/* ---- scales that move inside the layer ---- */
+
+static const input *input_of(const job *j, const oz_quantize_item *it) {
+    for (size_t i = 0; i < j->n_inputs; i++)
+        for (int k = 0; k < j->inputs[i].n_items; k++)
+            if (j->inputs[i].items[k] == it) return &j->inputs[i];
+    return NULL;
+}
+
+/* A reader that is kept has no error to make up for, and one that no token reached has nothing to say. */
+static oz_status fold_run(job *j, const oz_quantize_fold *f, oz_err *err) {
+    oz_reader *readers = oz_alloc_array(f->of->n_to, sizeof *readers);
+    float *scales = oz_alloc_array((size_t)f->of->n, sizeof *scales);
+    json_t *entry = NULL;
+    size_t n = 0;
+    for (size_t k = 0; k < f->of->n_to; k++) {
+        const oz_quantize_item *it = &j->q->items[f->of->to[k]];
+        const input *in = input_of(j, it);
+        if (in && in->sample.n > 0) readers[n++] = (oz_reader){it, &in->sample};
+    }
+    oz_status st = oz_smooth_choose(scales, &entry, j->q, f, readers, n, j->pool, err);
+    if (st == OZ_OK) oz_fold_apply(j->q, f, scales);
+    if (st == OZ_OK) json_array_append_new(json_object_get(j->work.manifest, "modules"), entry);
+    oz_free(scales);
+    oz_free(readers);
+    return st;
+}
+
+static oz_status folds_run(job *j, int64_t layer, oz_err *err) {
+    for (size_t i = 0; i < j->q->n_folds; i++)
+        if (j->q->items[j->q->folds[i].of->from].arch->layer == layer) OZ_TRY(fold_run(j, &j->q->folds[i], err));
+    return OZ_OK;
+}
+
+/* Norms, biases and routers that folds have changed. */
+static oz_status moved_write(job *j, int64_t layer, oz_err *err) {
+    for (size_t i = 0; i < j->q->list.n; i++) {
+        oz_quantize_item *it = &j->q->items[i];
+        if (it->moved && it->arch->layer == layer && !it->quantized) OZ_TRY(oz_quantize_write_item(j->q, it, &j->stream, err));
+        if (it->arch->layer == layer) oz_fold_undo(it);
+    }
+    return OZ_OK;
 }
 
 /* The next layer's inputs, out of this layer as it was written. */
@@ -520,9 +585,11 @@ static oz_status outputs_write(job *j, int64_t layer, oz_err *err) {
 
 static oz_status layer_run(job *j, int64_t layer, oz_err *err) {
     oz_status st = hessians_sum(j, layer, err);
+    if (st == OZ_OK) st = folds_run(j, layer, err);
     for (size_t i = 0; st == OZ_OK && i < j->n_inputs; i++) st = input_quantize(j, &j->inputs[i], err);
     inputs_free(j);
     OZ_TRY(st);
+    OZ_TRY(moved_write(j, layer, err));
     OZ_TRY(oz_writer_sync(j->writer, err));
     if (layer + 1 < j->n_layers) OZ_TRY(outputs_write(j, layer, err));
     char done[65];

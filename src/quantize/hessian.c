@@ -70,6 +70,11 @@ oz_status oz_hessian_close(oz_hessian *h, const char *what, oz_err *err) {
     return OZ_OK;
 }
 
+void oz_hessian_divide(oz_hessian *h, const float *by) {
+    for (int64_t i = 0; i < h->n; i++)
+        for (int64_t j = 0; j < h->n; j++) h->sum[i * h->n + j] /= by[i] * by[j];
+}
+
 /* ---- the factor ---- */
 
 typedef struct diagonal { float v; int32_t i; } diagonal;

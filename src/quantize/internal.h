@@ -14,11 +14,16 @@ typedef struct oz_quantize_item {
     bool quantized, absent;     /* absent: a tied head, written nowhere */
     oz_scheme scheme;           /* where quantized */
     bool gptq;                  /* its codes are chosen with calibration text */
+    bool ignored, moved;        /* a pattern says to leave it as it is; a fold changes it */
+    float *cols_by, *rows_by;   /* what folds multiply its columns by, and divide its rows by; NULL: nothing */
     float input_scale;          /* of a static input, once it is calibrated */
     int8_t input_zero;
     oz_dtype dtype;             /* of what is kept */
     size_t bytes;
 } oz_quantize_item;
+
+typedef struct oz_transform oz_transform;
+typedef struct oz_quantize_fold { const oz_fold *of; bool powers; /* scales must be powers of two */ } oz_quantize_fold;
 
 struct oz_quantize {
     const oz_ckpt *ckpt;
@@ -32,6 +37,11 @@ struct oz_quantize {
     oz_layout *layout;
     json_t *config, *recipe; /* recipe: NULL without one */
     double dampening;        /* of GPTQ */
+    const oz_transform *transform; /* chooses the scales of folds; NULL: there are none */
+    char *method;                  /* as it was given */
+    double strength;               /* of it; 0: searched */
+    oz_fold_list all_folds;        /* that the architecture allows, */
+    oz_quantize_fold *folds; size_t n_folds; /* and those that are done */
 };
 /* Fills in quantized, scheme and gptq of the items (select.c). */
 oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err);
@@ -43,6 +53,38 @@ struct oz_recipe { json_t *json; oz_modifier *items; size_t n, cap; double dampe
 typedef struct oz_stream oz_stream;
 /* Rounded to nearest, or kept. */
 oz_status oz_quantize_write_item(oz_quantize *q, oz_quantize_item *it, oz_stream *s, oz_err *err);
+
+/* ---- folds (fold.c) ---- */
+#define OZ_FOLD_LARGEST 1e4 /* of a scale, relative to their geometric mean */
+/* Which folds are done: those that touch nothing but norms, quantized linears and routers that no pattern keeps as they are. OZ_E_ARG: none. */
+oz_status oz_quantize_fold_plan(oz_quantize *q, oz_err *err);
+void oz_quantize_fold_free(oz_quantize *q);
+/* Scales [of->n], any, become such as can be stored without loss, their geometric mean about 1. */
+void oz_fold_settle(float *s, const oz_quantize *q, const oz_quantize_fold *f);
+void oz_fold_apply(oz_quantize *q, const oz_quantize_fold *f, const float *s); /* settled; from now on the items' values are folded */
+void oz_fold_undo(oz_quantize_item *it);
+void oz_item_fill(void *item, float *dst, int64_t begin, int64_t n); /* an oz_fill_fn: its values, folded */
+/* The same as a weight: its own, or a copy in *mem (oz_big_free). */
+oz_status oz_item_weight(oz_weight *out, void **mem, const oz_quantize_item *it, oz_pool *pool, oz_err *err);
+
+/* ---- rows that modules read (sample.c) ---- */
+typedef struct oz_sample { int64_t width, cap, n, seen, stride; float *rows /* [cap, width], n of them there */, *min, *max; double *sum; /* of magnitudes; [width] */ } oz_sample;
+oz_status oz_sample_init(oz_sample *s, int64_t width, int64_t cap /* 0: no rows */, const char *what, oz_err *err);
+void oz_sample_deinit(oz_sample *s);
+void oz_sample_add(oz_sample *s, const float *rows, int64_t n);
+
+/* ---- the choice of scales (smooth.c) ---- */
+/* A way to choose: a row of a table (method.c). */
+typedef struct oz_fold_stats { int64_t n; float *x_max, *x_mean, *w_max, *w_mean; /* [n], of a scale's columns; w_mean of magnitudes relative to their group's largest */ } oz_fold_stats;
+struct oz_transform { const char *name, *title; void (*scales)(float *s, const oz_fold_stats *st, double strength, int variant); int n_variants; };
+typedef struct oz_method { const oz_transform *transform; /* or NULL */ bool gptq; } oz_method;
+oz_status oz_method_parse(oz_method *out, const char *text, oz_err *err); /* NULL: to nearest. OZ_E_USAGE */
+typedef struct oz_reader { const oz_quantize_item *item; const oz_sample *sample; } oz_reader;
+/* Scales for a fold, settled, and what there is to say of them: {fold, modules, strength, before, after}: errors of the readers' outputs on their samples, rounded to nearest, relative to the outputs. */
+oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const oz_quantize_fold *f, const oz_reader *readers, size_t n, oz_pool *pool, oz_err *err);
+
+/* The scale and zero point of static inputs, of what the samples show behind the items' folds; one for all. */
+oz_status oz_input_scale(float *scale, float *zero, const oz_reader *readers, size_t n, oz_dtype model_dtype, oz_err *err);
 
 /* ---- streaming ---- */
 
@@ -115,6 +157,7 @@ oz_status oz_hessian_init(oz_hessian *h, int64_t n, const char *what, oz_err *er
 void oz_hessian_deinit(oz_hessian *h);
 void oz_hessian_add(oz_hessian *h, oz_pool *pool, const float *x, int64_t n_rows); /* x [n_rows, n]; allocates nothing of ours */
 oz_status oz_hessian_close(oz_hessian *h, const char *what, oz_err *err);          /* mirrors it; OZ_E_FORMAT: not finite */
+void oz_hessian_divide(oz_hessian *h, const float *by); /* closed: that of the same rows with column i divided by by[i] */
 
 /* perm: columns by descending diagonal. u: upper triangle [n, n] with (H in that order + dampening * mean diagonal)^-1 = u^T u. A dampening
  * that does not suffice is raised tenfold. */

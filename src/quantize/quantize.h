@@ -63,8 +63,9 @@ void oz_recipe_free(oz_recipe **r);
 #define OZ_DAMPENING 0.01 /* GPTQ's, where nothing is said */
 typedef struct oz_quantize_cfg {
     oz_scheme scheme;
-    bool gptq;          /* by GPTQ */
-    double dampening;   /* share of the mean diagonal */
+    const char *method; /* steps, joined by +: smoothquant or awq, then rtn or gptq; NULL: rtn */
+    double dampening;   /* of GPTQ: share of the mean diagonal */
+    double strength;    /* of smoothquant and awq, up to 1; 0: searched */
     const char *const *targets, *const *ignore; /* patterns of scheme.h; no targets: what the scheme reaches. A class name does not reach lm_head or a router. Of a scheme for experts they are targets besides these */
     size_t n_targets, n_ignore;
     const oz_recipe *recipe; /* says all of these in their place; NULL: none */
@@ -80,6 +81,7 @@ const oz_layout *oz_quantize_layout(const oz_quantize *q);
 size_t oz_quantize_count(const oz_quantize *q); /* modules, in the model's order */
 oz_quantize_module oz_quantize_at(const oz_quantize *q, size_t i);
 const char *oz_quantize_wants_text(const oz_quantize *q); /* what it calibrates; NULL: nothing, and oz_quantize_run makes it */
+size_t oz_quantize_folds(const oz_quantize *q); /* places where scales move, by the method */
 /* Memory: a few MB and the pages of one tensor. The bytes do not depend on the number of threads. */
 oz_status oz_quantize_run(oz_quantize *q, const char *target, bool force, oz_pool *pool, oz_err *err);
 

@@ -155,6 +155,7 @@ static oz_status plan(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
     q->n_items = q->list.n;
     for (size_t i = 0; i < q->list.n; i++) q->items[i].arch = &q->list.items[i];
     OZ_TRY(oz_quantize_select(q, cfg, err));
+    OZ_TRY(oz_quantize_fold_plan(q, err));
     for (size_t i = 0; i < q->list.n; i++) {
         item *it = &q->items[i];
         OZ_TRY(bind_item(q, it, err));
@@ -172,6 +173,7 @@ oz_status oz_quantize_new(oz_quantize **out, const oz_ckpt *ckpt, const oz_quant
     q->dampening = cfg->recipe ? cfg->recipe->dampening : cfg->dampening;
     q->recipe = cfg->recipe ? json_incref(cfg->recipe->json) : NULL;
     q->layout = oz_layout_new(cfg->shard_bytes);
+    q->method = oz_strdup(cfg->method ? cfg->method : "rtn"), q->strength = cfg->strength;
     oz_status st = plan(q, cfg, err);
     if (st != OZ_OK) oz_quantize_free(&q);
     *out = q;
@@ -181,12 +183,14 @@ oz_status oz_quantize_new(oz_quantize **out, const oz_ckpt *ckpt, const oz_quant
 void oz_quantize_free(oz_quantize **pq) {
     oz_quantize *q = *pq;
     if (!q) return;
+    oz_quantize_fold_free(q);
     oz_arch_list_deinit(&q->list);
     oz_layout_free(&q->layout);
     json_decref(q->config);
     json_decref(q->recipe);
     oz_free(q->items);
     oz_free(q->modules);
+    oz_free(q->method);
     oz_free(q);
     *pq = NULL;
 }
@@ -201,15 +205,10 @@ oz_quantize_module oz_quantize_at(const oz_quantize *q, size_t i) {
 
 /* ---- running ---- */
 
-static void fill_rows(void *arg, float *dst, int64_t begin, int64_t n) {
-    const oz_weight *w = arg;
-    for (int64_t r = begin / w->cols; r < (begin + n) / w->cols; r++, dst += w->cols) oz_weight_row(dst, w, r, 0, w->cols);
-}
-
 static oz_status write_quantized(oz_quantize *q, item *it, oz_stream *s, oz_err *err) {
     const oz_module m = module_of(it->arch);
     oz_err bad = {0};
-    oz_status st = oz_stream_rtn(s, &m, &it->scheme, q->model_dtype, &(oz_source){fill_rows, &it->weight, it->input_scale, it->input_zero}, &bad);
+    oz_status st = oz_stream_rtn(s, &m, &it->scheme, q->model_dtype, &(oz_source){oz_item_fill, it, it->input_scale, it->input_zero}, &bad);
     if (st == OZ_E_FORMAT) OZ_FAIL(err, st, "%s: %s (%s)", it->tensor->name, bad.msg, it->tensor->file_name);
     if (st != OZ_OK && bad.code != OZ_OK) OZ_FAIL(err, st, "%s", bad.msg);
     return st;
@@ -219,8 +218,8 @@ oz_status oz_quantize_write_item(oz_quantize *q, item *it, oz_stream *s, oz_err 
     oz_status st;
     if (it->absent) return OZ_OK;
     if (it->quantized) st = write_quantized(q, it, s, err);
-    else if (it->tensor->dtype == it->dtype && !it->tensor->rope_heads) st = oz_stream_copy(s, it->tensor->name, it->tensor->data, it->tensor->n_bytes, err);
-    else st = oz_stream_put(s, it->tensor->name, it->dtype, it->weight.rows * it->weight.cols, it->weight.cols, fill_rows, &it->weight, err);
+    else if (it->tensor->dtype == it->dtype && !it->tensor->rope_heads && !it->moved) st = oz_stream_copy(s, it->tensor->name, it->tensor->data, it->tensor->n_bytes, err);
+    else st = oz_stream_put(s, it->tensor->name, it->dtype, it->weight.rows * it->weight.cols, it->weight.cols, oz_item_fill, it, err);
     oz_ckpt_drop(q->ckpt, it->tensor);
     return st;
 }

@@ -11,7 +11,7 @@ static oz_module module_of(const oz_arch_tensor *t) { return (oz_module){t->modu
 
 typedef struct selection { const oz_quantize_cfg *cfg; bool *target_used, *ignore_used; } selection;
 
-static oz_status select_module(bool *take, const selection *s, const oz_arch_tensor *t, oz_err *err) {
+static oz_status select_module(bool *take, bool *ignored, const selection *s, const oz_arch_tensor *t, oz_err *err) {
     const char *const *targets = s->cfg->targets;
     const oz_module m = module_of(t);
     bool hit;
@@ -25,7 +25,7 @@ static oz_status select_module(bool *take, const selection *s, const oz_arch_ten
     for (size_t i = 0; i < s->cfg->n_ignore; i++) {
         OZ_TRY(oz_pattern_match(&hit, s->cfg->ignore[i], &m, err));
         s->ignore_used[i] = s->ignore_used[i] || hit;
-        *take = *take && !hit;
+        *take = *take && !hit, *ignored = *ignored || hit;
     }
     return OZ_OK;
 }
@@ -38,13 +38,13 @@ static oz_status check_used(const selection *s, oz_err *err) {
     return OZ_OK;
 }
 
-static oz_status by_patterns(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
+static oz_status by_patterns(oz_quantize *q, const oz_quantize_cfg *cfg, bool gptq, oz_err *err) {
     selection s = {cfg, oz_alloc_array(cfg->n_targets + 1, sizeof(bool)), oz_alloc_array(cfg->n_ignore + 1, sizeof(bool))};
     oz_status st = OZ_OK;
     for (size_t i = 0; i < q->list.n && st == OZ_OK; i++) {
         if (q->list.items[i].is_bias) continue;
-        st = select_module(&q->items[i].quantized, &s, &q->list.items[i], err);
-        q->items[i].scheme = cfg->scheme, q->items[i].gptq = cfg->gptq;
+        st = select_module(&q->items[i].quantized, &q->items[i].ignored, &s, &q->list.items[i], err);
+        q->items[i].scheme = cfg->scheme, q->items[i].gptq = gptq;
     }
     if (st == OZ_OK) st = check_used(&s, err);
     oz_free(s.target_used);
@@ -66,6 +66,7 @@ static oz_status by_modifier(oz_quantize *q, const oz_recipe *r, const oz_modifi
     oz_status st = oz_scheme_resolve_groups(schemes, m->config, m->path, modules, n, err);
     for (size_t i = 0; i < n && st == OZ_OK; i++) {
         oz_quantize_item *it = &q->items[i];
+        it->ignored = it->ignored || (!schemes[i].quantized && schemes[i].pattern);
         if (!schemes[i].quantized) continue;
         if (it->quantized) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: %s applies to it, and so does a modifier before", modules[i].name, m->path);
         it->quantized = true, it->scheme = schemes[i], it->gptq = m->gptq;
@@ -133,7 +134,10 @@ static bool has_experts(const oz_quantize *q) {
 
 oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
     size_t n = 0;
-    if (!cfg->recipe) OZ_TRY(by_patterns(q, cfg, err));
+    oz_method method;
+    OZ_TRY(oz_method_parse(&method, cfg->method, err));
+    q->transform = method.transform;
+    if (!cfg->recipe) OZ_TRY(by_patterns(q, cfg, method.gptq, err));
     for (size_t i = 0; cfg->recipe && i < cfg->recipe->n; i++) OZ_TRY(by_modifier(q, cfg->recipe, &cfg->recipe->items[i], err));
     OZ_TRY(check_groups(q, cfg, err));
     for (size_t i = 0; i < q->list.n; i++) {
@@ -147,6 +151,7 @@ oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err 
 }
 
 const char *oz_quantize_wants_text(const oz_quantize *q) {
+    if (q->transform) return q->transform->title;
     for (size_t i = 0; i < q->list.n; i++) {
         if (q->items[i].quantized && q->items[i].gptq) return "GPTQ";
         if (q->items[i].quantized && q->items[i].scheme.static_input) return "a static scale of inputs";

@@ -1,0 +1,38 @@
+/* What is kept of the rows that a module reads on the calibration text: of each column its range and mean magnitude over all of them, and some of the rows themselves,
+ * spread evenly: when there is room for no more, every other one is dropped, and from there on half as many are taken. */
+#include <math.h>
+#include <string.h>
+#include "base/mem.h"
+#include "quantize/internal.h"
+
+oz_status oz_sample_init(oz_sample *s, int64_t width, int64_t cap, const char *what, oz_err *err) {
+    *s = (oz_sample){.width = width, .cap = cap, .stride = 1};
+    s->min = oz_alloc_array((size_t)width, sizeof *s->min);
+    s->max = oz_alloc_array((size_t)width, sizeof *s->max);
+    s->sum = oz_alloc_array((size_t)width, sizeof *s->sum);
+    return cap ? oz_big_new((void **)&s->rows, (size_t)(cap * width) * sizeof(float), what, err) : OZ_OK;
+}
+
+void oz_sample_deinit(oz_sample *s) {
+    oz_free(s->min);
+    oz_free(s->max);
+    oz_free(s->sum);
+    oz_big_free(s->rows);
+    *s = (oz_sample){0};
+}
+
+static void keep(oz_sample *s, const float *row) {
+    const size_t n_bytes = (size_t)s->width * sizeof(float);
+    if (s->n == s->cap) {
+        for (int64_t i = 1; 2 * i < s->n; i++) memcpy(s->rows + i * s->width, s->rows + 2 * i * s->width, n_bytes);
+        s->n = (s->n + 1) / 2, s->stride *= 2;
+    }
+    if (s->seen % s->stride == 0) memcpy(s->rows + s->n++ * s->width, row, n_bytes);
+}
+
+void oz_sample_add(oz_sample *s, const float *rows, int64_t n) {
+    for (int64_t i = 0; i < n; i++, rows += s->width, s->seen++) {
+        for (int64_t c = 0; c < s->width; c++) s->min[c] = fminf(s->min[c], rows[c]), s->max[c] = fmaxf(s->max[c], rows[c]), s->sum[c] += (double)fabsf(rows[c]);
+        if (s->cap > 1 && s->seen % s->stride == 0) keep(s, rows);
+    }
+}

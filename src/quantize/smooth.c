@@ -1,0 +1,308 @@
+/* The choice of a fold's scales. Candidates are tried on what they are for: the readers' columns are multiplied and rounded to nearest as their scheme says, rows that they read on the
+ * calibration text are divided and rounded as it says of inputs, and the outputs are held against those of the original. Each reader's squared error counts relative to its
+ * output's squares, by the tokens that reach it; nothing moved at all is a candidate too.
+ *
+ * A unit of work is a band of some rows of one reader on all of its rows of inputs: products of a fixed size, so that threads do not show in the result. */
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/mem.h"
+#include "quantize/internal.h"
+
+enum { BAND = 32, STRENGTHS = 20 };
+
+/* A reader under trial. */
+typedef struct trial {
+    const oz_reader *reader;
+    oz_rtn rtn;
+    oz_round input;         /* how its inputs are rounded; bits 0: not at all */
+    int64_t band;           /* rows of a unit */
+    int64_t unit0, n_units;
+    float *x, *y;           /* [n, cols] inputs, divided and rounded; [rows, n] the original's outputs, turned */
+    float *by;              /* [cols] the candidate */
+    float scale, zero;      /* where all rows share one */
+    float in_scale, in_zero; /* of a static input */
+    double weight;          /* of its squared error */
+} trial;
+
+typedef struct search {
+    trial *trials;
+    size_t n;
+    int64_t n_units, scratch; /* floats of a thread */
+    float *mem;
+    double *sums;             /* [n_units] */
+    float *ends;              /* [n_units, 2]: the range of a unit's weights */
+    oz_err *errs;             /* of each thread */
+    oz_pool *pool;
+    enum { OUTPUTS, RANGES, ERRORS } phase;
+} search;
+
+static const trial *trial_of(const search *s, int64_t unit) {
+    const trial *t = s->trials;
+    while (unit >= t->unit0 + t->n_units) t++;
+    return t;
+}
+
+/* Rounds a band of weights to the values that it would be stored as. */
+static oz_status band_round(float *w, float *scratch, const trial *t, int64_t n_rows, oz_err *err) {
+    const int64_t cols = t->reader->item->arch->cols, step = t->rtn.group_size > 0 ? t->rtn.group_size : cols, groups = (cols + step - 1) / step;
+    const oz_scheme *scheme = &t->reader->item->scheme;
+    const int64_t each = scheme->block_rows > 0 ? n_rows : 1;
+    float *codes = scratch, *scales = codes + cols, *zeros = scales + groups;
+    for (int64_t r = 0; r < n_rows; r++) {
+        float *row = w + r * cols;
+        if (scheme->per_tensor) scales[0] = t->scale, zeros[0] = t->zero;
+        else if (r % each == 0) {
+            for (int64_t g = 0; g < groups; g++) scales[g] = zeros[g] = 0;
+            for (int64_t k = r; k < r + each; k++) OZ_TRY(oz_rtn_observe(zeros, scales, &t->rtn, w + k * cols, cols, err));
+            for (int64_t g = 0; g < groups; g++) OZ_TRY(oz_rtn_scale(&scales[g], &zeros[g], &t->rtn, zeros[g], scales[g], err));
+        }
+        oz_rtn_codes(codes, &t->rtn, scales, zeros, row, cols);
+        for (int64_t c = 0; c < cols; c++) row[c] = (codes[c] - zeros[c / step]) * scales[c / step];
+    }
+    return OZ_OK;
+}
+
+static oz_status unit_run(const search *s, int64_t unit, float *scratch, oz_err *err) {
+    const trial *t = trial_of(s, unit);
+    const oz_quantize_item *it = t->reader->item;
+    const int64_t cols = it->arch->cols, n = t->reader->sample->n, row0 = (unit - t->unit0) * t->band, rows = it->arch->rows - row0 < t->band ? it->arch->rows - row0 : t->band;
+    float *w = scratch, *more = w + t->band * cols, *y = t->y + row0 * n, min = 0, max = 0;
+    oz_item_fill((void *)it, w, row0 * cols, rows * cols);
+    for (int64_t i = 0; s->phase != OUTPUTS && i < rows * cols; i++) w[i] *= t->by[i % cols];
+    if (s->phase == RANGES) {
+        for (int64_t i = 0; i < rows * cols; i++) min = fminf(min, w[i]), max = fmaxf(max, w[i]);
+        s->ends[2 * unit] = min, s->ends[2 * unit + 1] = max;
+        return OZ_OK;
+    }
+    if (s->phase == ERRORS) OZ_TRY(band_round(w, more, t, rows, err));
+    const float *x = s->phase == OUTPUTS ? t->reader->sample->rows : t->x;
+    float *out = s->phase == OUTPUTS ? y : more;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n, (int)cols, 1.0f, w, (int)cols, x, (int)cols, 0.0f, out, (int)n);
+    double sum = 0;
+    for (int64_t i = 0; i < rows * n; i++) {
+        const float e = s->phase == OUTPUTS ? y[i] : out[i] - y[i];
+        sum += (double)e * e;
+    }
+    s->sums[unit] = sum;
+    return OZ_OK;
+}
+
+static void units_run(void *arg, int thread, int64_t begin, int64_t end) {
+    const search *s = arg;
+    oz_err *err = &s->errs[thread];
+    for (int64_t u = begin; u < end && err->code == OZ_OK; u++) unit_run(s, u, s->mem + thread * s->scratch, err);
+}
+
+static oz_status phase_run(search *s, int phase, oz_err *err) {
+    s->phase = phase;
+    oz_pool_run(s->pool, s->n_units, 1, units_run, s);
+    for (int t = 0; t < oz_pool_threads(s->pool); t++)
+        if (s->errs[t].code != OZ_OK) OZ_FAIL(err, s->errs[t].code, "%s", s->errs[t].msg);
+    return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
+}
+
+/* ---- a candidate ---- */
+
+static void inputs_divide(void *arg, int thread, int64_t begin, int64_t end) {
+    const trial *t = arg;
+    const int64_t cols = t->reader->item->arch->cols;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const float *from = t->reader->sample->rows + i * cols;
+        float *to = t->x + i * cols;
+        for (int64_t c = 0; c < cols; c++) to[c] = from[c] / t->by[c];
+        if (t->input.bits) oz_act_round(to, to, cols, &t->input);
+    }
+}
+
+oz_status oz_input_scale(float *scale, float *zero, const oz_reader *readers, size_t n, oz_dtype model_dtype, oz_err *err) {
+    const oz_quantize_item *it = readers[0].item;
+    const oz_round *in = &it->scheme.input;
+    const oz_rtn q = {in->is_float ? OZ_CODEC_F8E4M3 : OZ_CODEC_I8, 0, model_dtype, !in->symmetric, in->is_float ? 0 : in->bits, 0};
+    float min = 0, max = 0;
+    bool finite = true;
+    for (size_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < readers[i].sample->width; c++) {
+            const float by = readers[i].item->cols_by ? readers[i].item->cols_by[c] : 1, lo = readers[i].sample->min[c] / by, hi = readers[i].sample->max[c] / by;
+            finite = finite && isfinite(lo) && isfinite(hi);
+            min = fminf(min, lo), max = fmaxf(max, hi);
+        }
+    OZ_NEED(finite, err, OZ_E_FORMAT, "%s: its inputs on the calibration text are not finite", it->arch->module);
+    if (oz_rtn_scale(scale, zero, &q, min, max, err) != OZ_OK) return oz_err_prefix(err, "%s: inputs", it->arch->module);
+    return OZ_OK;
+}
+
+static oz_status trial_begin(trial *t, search *s, const float *scales, const oz_quantize *q, const oz_quantize_fold *f, oz_err *err) {
+    for (int64_t c = 0; c < t->reader->item->arch->cols; c++) t->by[c] = scales[oz_fold_scale(f->of, c)];
+    if (t->reader->item->scheme.static_input) {
+        oz_quantize_item as = *t->reader->item;
+        as.cols_by = t->by;
+        OZ_TRY(oz_input_scale(&t->in_scale, &t->in_zero, &(oz_reader){&as, t->reader->sample}, 1, q->model_dtype, err));
+        t->input.scales = &t->in_scale, t->input.zeros = &t->in_zero;
+    }
+    oz_pool_run(s->pool, t->reader->sample->n, 4, inputs_divide, t);
+    return OZ_OK;
+}
+
+/* Scales of weights that all rows share. */
+static oz_status ranges_take(search *s, oz_err *err) {
+    bool any = false;
+    for (size_t i = 0; i < s->n; i++) any = any || s->trials[i].reader->item->scheme.per_tensor;
+    if (!any) return OZ_OK;
+    OZ_TRY(phase_run(s, RANGES, err));
+    for (size_t i = 0; i < s->n; i++) {
+        trial *t = &s->trials[i];
+        float min = 0, max = 0;
+        for (int64_t u = t->unit0; u < t->unit0 + t->n_units; u++) min = fminf(min, s->ends[2 * u]), max = fmaxf(max, s->ends[2 * u + 1]);
+        OZ_TRY(oz_rtn_scale(&t->scale, &t->zero, &t->rtn, min, max, err));
+    }
+    return OZ_OK;
+}
+
+static double weighed(const search *s) {
+    double all = 0, tokens = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        const trial *t = &s->trials[i];
+        double sum = 0;
+        for (int64_t u = t->unit0; u < t->unit0 + t->n_units; u++) sum += s->sums[u];
+        all += sum * t->weight, tokens += t->weight > 0 ? (double)t->reader->sample->seen : 0;
+    }
+    return tokens > 0 ? all / tokens : 0;
+}
+
+static oz_status loss_of(double *loss, search *s, const float *scales, const oz_quantize *q, const oz_quantize_fold *f, oz_err *err) {
+    for (size_t i = 0; i < s->n; i++) OZ_TRY(trial_begin(&s->trials[i], s, scales, q, f, err));
+    OZ_TRY(ranges_take(s, err));
+    OZ_TRY(phase_run(s, ERRORS, err));
+    *loss = weighed(s);
+    return OZ_OK;
+}
+
+/* ---- statistics ---- */
+
+/* Of columns that share a scale: the largest, and the mean of means. */
+static void stats_new(oz_fold_stats *st, const search *s, const oz_fold *f) {
+    const int64_t n = f->n, cols = s->trials[0].reader->item->arch->cols;
+    float *v = oz_alloc_array((size_t)(4 * n), sizeof *v), *row = oz_alloc_array((size_t)cols, sizeof *row);
+    double rows = 0, tokens = 0;
+    *st = (oz_fold_stats){n, v, v + n, v + 2 * n, v + 3 * n};
+    double *mean = oz_alloc_array((size_t)(2 * n), sizeof *mean);
+    for (size_t i = 0; i < s->n; i++) {
+        const trial *t = &s->trials[i];
+        const oz_sample *x = t->reader->sample;
+        const int64_t step = t->rtn.group_size > 0 ? t->rtn.group_size : cols;
+        for (int64_t c = 0; c < cols; c++) {
+            const int64_t k = oz_fold_scale(f, c);
+            st->x_max[k] = fmaxf(st->x_max[k], fmaxf(x->max[c], -x->min[c]));
+            mean[k] += x->sum[c] / (double)f->share;
+        }
+        tokens += (double)x->seen, rows += (double)t->reader->item->arch->rows;
+        for (int64_t r = 0; r < t->reader->item->arch->rows; r++) {
+            oz_item_fill((void *)t->reader->item, row, r * cols, cols);
+            for (int64_t c0 = 0; c0 < cols; c0 += step) {
+                float most = 0;
+                for (int64_t c = c0; c < c0 + step && c < cols; c++) most = fmaxf(most, fabsf(row[c]));
+                for (int64_t c = c0; c < c0 + step && c < cols; c++) {
+                    const int64_t k = oz_fold_scale(f, c);
+                    st->w_max[k] = fmaxf(st->w_max[k], fabsf(row[c]));
+                    mean[n + k] += most > 0 ? (double)(fabsf(row[c]) / most) / (double)f->share : 0;
+                }
+            }
+        }
+    }
+    for (int64_t k = 0; k < n; k++) st->x_mean[k] = (float)(mean[k] / tokens), st->w_mean[k] = (float)(mean[n + k] / rows);
+    oz_free(mean);
+    oz_free(row);
+}
+
+/* ---- the search ---- */
+
+static oz_status trial_init(trial *t, const oz_reader *r, search *s, oz_dtype model_dtype, oz_err *err) {
+    static const oz_round by_act[OZ_ACT_COUNT] = {[OZ_ACT_I8_TOKEN] = {.bits = 8, .symmetric = true}, [OZ_ACT_F8_TOKEN] = {.bits = 8, .is_float = true, .symmetric = true}};
+    const oz_arch_tensor *a = r->item->arch;
+    const oz_scheme *scheme = &r->item->scheme;
+    *t = (trial){.reader = r, .rtn = oz_scheme_rtn(scheme, model_dtype), .input = scheme->act == OZ_ACT_VALUES ? scheme->input : by_act[scheme->act]};
+    t->band = scheme->block_rows > 0 ? scheme->block_rows : BAND;
+    t->unit0 = s->n_units, t->n_units = (a->rows + t->band - 1) / t->band;
+    s->n_units += t->n_units;
+    const int64_t out = t->band * r->sample->n, rounding = 3 * a->cols, scratch = t->band * a->cols + (out > rounding ? out : rounding);
+    if (scratch > s->scratch) s->scratch = scratch;
+    t->by = oz_alloc_array((size_t)a->cols, sizeof *t->by);
+    OZ_TRY(oz_big_new((void **)&t->x, (size_t)(r->sample->n * a->cols) * sizeof(float), a->module, err));
+    return oz_big_new((void **)&t->y, (size_t)(r->sample->n * a->rows) * sizeof(float), a->module, err);
+}
+
+static oz_status search_init(search *s, const oz_reader *readers, size_t n, const oz_quantize *q, oz_err *err) {
+    const size_t n_threads = (size_t)oz_pool_threads(s->pool);
+    s->trials = oz_alloc_array(n, sizeof *s->trials);
+    for (size_t i = 0; i < n; i++) OZ_TRY(trial_init(&s->trials[s->n++], &readers[i], s, q->model_dtype, err));
+    OZ_TRY(oz_big_new((void **)&s->mem, n_threads * (size_t)s->scratch * sizeof(float), readers[0].item->arch->module, err));
+    s->sums = oz_alloc_array((size_t)s->n_units, sizeof *s->sums);
+    s->ends = oz_alloc_array((size_t)s->n_units * 2, sizeof *s->ends);
+    s->errs = oz_alloc_array(n_threads, sizeof *s->errs);
+    OZ_TRY(phase_run(s, OUTPUTS, err));
+    for (size_t i = 0; i < n; i++) {
+        trial *t = &s->trials[i];
+        double sum = 0;
+        for (int64_t u = t->unit0; u < t->unit0 + t->n_units; u++) sum += s->sums[u];
+        t->weight = sum > 0 ? (double)t->reader->sample->seen / sum : 0;
+    }
+    return OZ_OK;
+}
+
+static void search_deinit(search *s) {
+    for (size_t i = 0; i < s->n; i++) {
+        oz_big_free(s->trials[i].x);
+        oz_big_free(s->trials[i].y);
+        oz_free(s->trials[i].by);
+    }
+    oz_big_free(s->mem);
+    oz_free(s->trials);
+    oz_free(s->sums);
+    oz_free(s->ends);
+    oz_free(s->errs);
+}
+
+typedef struct found { double before, after, strength; int variant; } found;
+
+static oz_status candidates_try(float *best, found *out, search *s, const oz_quantize *q, const oz_quantize_fold *f, oz_err *err) {
+    oz_fold_stats stats;
+    const size_t n = (size_t)f->of->n;
+    float *scales = oz_alloc_array(n, sizeof *scales);
+    stats_new(&stats, s, f->of);
+    oz_status st = loss_of(&out->before, s, best, q, f, err);
+    out->after = q->strength > 0 ? INFINITY : out->before;
+    for (int v = 0; v < q->transform->n_variants; v++)
+        for (int i = 1; i <= STRENGTHS && st == OZ_OK; i++) {
+            const double strength = q->strength > 0 ? q->strength : (double)i / STRENGTHS;
+            double loss;
+            if (q->strength > 0 && i > 1) break;
+            q->transform->scales(scales, &stats, strength, v);
+            oz_fold_settle(scales, q, f);
+            if ((st = loss_of(&loss, s, scales, q, f, err)) != OZ_OK || !(loss < out->after)) continue;
+            *out = (found){out->before, loss, strength, v};
+            memcpy(best, scales, n * sizeof *best);
+        }
+    oz_free(stats.x_max);
+    oz_free(scales);
+    return st;
+}
+
+oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const oz_quantize_fold *f, const oz_reader *readers, size_t n, oz_pool *pool, oz_err *err) {
+    const char *from = q->items[f->of->from].arch->module;
+    search w = {.pool = pool};
+    found r = {0};
+    for (int64_t k = 0; k < f->of->n; k++) s[k] = 1;
+    oz_fold_settle(s, q, f);
+    oz_status st = n ? search_init(&w, readers, n, q, err) : OZ_OK;
+    if (st == OZ_OK && n) st = candidates_try(s, &r, &w, q, f, err);
+    search_deinit(&w);
+    if (st != OZ_OK) return st == OZ_E_INTERRUPTED ? st : oz_err_prefix(err, "%s", from);
+    json_t *names = json_array();
+    for (size_t i = 0; i < f->of->n_to; i++) json_array_append_new(names, json_string(q->items[f->of->to[i]].arch->module));
+    *entry = json_pack("{s:s, s:o, s:f, s:f, s:f}", "fold", from, "modules", names, "strength", r.strength, "before", r.before, "after", r.after);
+    oz_log_info("%s: scales by strength %.2f: output error %.4g, without them %.4g", from, r.strength, r.after, r.before);
+    return OZ_OK;
+}

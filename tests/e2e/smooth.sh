@@ -1,0 +1,82 @@
+# ounce quantize --method smoothquant, awq, and followed by gptq: what each changes, its bytes whatever the threads and however often it is killed, what is kept.
+. tests/lib.sh
+M=tests/golden/models
+
+ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
+ids 24 64 90 1 >"$T/cal.jsonl"
+json() { jq -rc "$2" "$1"; } # FILE FILTER
+S=(-q --calibration "$T/cal.jsonl" --num-calibration-samples 24 --max-seq-length 64)
+s() { local m=$1 && shift && $OUNCE quantize $M/$m "${S[@]}" "$@"; }
+head_of() { head -c $(($(od -An -tu8 -N8 "$1") + 8)) "$1" | tail -c +9; }
+tensor() { # FOLDER NAME: its bytes
+    local f=$1/model.safetensors n from to
+    n=$(od -An -tu8 -N8 "$f") && from=$(head_of "$f" | jq --arg n "$2" '.[$n].data_offsets[0]') && to=$(head_of "$f" | jq --arg n "$2" '.[$n].data_offsets[1]')
+    tail -c +$((9 + n + from)) "$f" | head -c $((to - from)) | sha256sum
+}
+
+fails 'no calibration' 2 '--calibration: SmoothQuant needs text' $OUNCE quantize $M/llama -o "$T/o" --scheme W8A8 --method smoothquant
+fails 'an unknown method' 2 '--method: must be one of rtn|gptq|smoothquant|awq|smoothquant+gptq|awq+gptq' s llama -o "$T/o" --scheme W8A8 --method gptq+awq
+fails 'a strength above 1' 2 '--smoothing-strength' s llama -o "$T/o" --scheme W8A8 --method smoothquant --smoothing-strength 1.5
+fails 'a strength for nothing' 2 '--smoothing-strength: --method gptq moves no scales' s llama -o "$T/o" --scheme W8A8 --method gptq --smoothing-strength 0.5
+fails 'nothing to fold' 1 'no scale of this model can be moved' s llama -o "$T/o" --scheme W8A8 --method smoothquant --targets 're:.*gate_proj'
+
+# Each method and the strength have an effect of their own.
+s llama -o "$T/rtn" --scheme W8A8 --method gptq >"$T/out" 2>&1
+rm -f "$T/sums"
+for m in smoothquant awq smoothquant+gptq awq+gptq; do
+    s llama -o "$T/$m" -t 1 --scheme W8A8 --method $m --json >"$T/$m.json" || echo "not ok $m"
+    same "$m: its recipe" "[\"$m\",\"W8A8\",\"${m%+gptq}\",\"searched\",12]" "$(json "$T/$m/ounce_recipe.json" '[.method, .scheme, .folding.by, .folding.strength, .folding.folds]')"
+    same "$m: 12 folds, none worse than without" '[12,true]' "$(json "$T/$m.json" '[.errors[] | select(.fold)] | [length, (map(.after <= .before) | all)]')"
+    ok "$m: some of them better" test "$(json "$T/$m.json" '[.errors[] | select(.fold) | select(.after < 0.9 * .before)] | length')" -gt 0
+    sha256sum <"$T/$m/model.safetensors" >>"$T/sums"
+    for t in 2 3; do
+        s llama -o "$T/b" -t $t --force --scheme W8A8 --method $m >"$T/out" || echo "not ok $m $t threads"
+        ok "$m: the same bytes with $t threads" diff -r "$T/$m" "$T/b"
+    done
+done
+s llama -o "$T/s5" --scheme W8A8 --method smoothquant --smoothing-strength 0.5 --json >"$T/s5.json"
+same 'a strength that is given is taken' '[0.5]' "$(json "$T/s5.json" '[.errors[].strength] | unique')"
+same 'and recorded' 0.5 "$(json "$T/s5/ounce_recipe.json" .folding.strength)"
+sha256sum <"$T/s5/model.safetensors" >>"$T/sums"
+sha256sum <"$T/rtn/model.safetensors" >>"$T/sums"
+same 'six results, no two alike' 6 "$(sort -u "$T/sums" | wc -l)"
+
+# Killed again and again: --resume ends in the same bytes.
+m=smoothquant+gptq kills=0
+rm -rf "$T/b"
+for ms in 030 060 090 120 150 200 250 300 400 500 700 900 1200 1600 2400; do
+    $OUNCE quantize $M/llama "${S[@]}" -o "$T/b" -t 2 --scheme W8A8 --method $m --resume >"$T/out" 2>"$T/err" &
+    sleep "$((10#$ms / 1000)).$(printf %03d $((10#$ms % 1000)))"
+    kill -9 $! 2>/dev/null && kills=$((kills + 1))
+    wait $! 2>/dev/null
+    [ -e "$T/b" ] && break
+done
+[ -e "$T/b" ] || s llama -o "$T/b" -t 3 --scheme W8A8 --method $m --resume >"$T/out" || echo 'not ok resume'
+ok "killed $kills times: the same bytes" diff -r "$T/$m" "$T/b"
+rm -rf "$T/b"
+$OUNCE quantize $M/llama "${S[@]}" -o "$T/b" --scheme W8A8 --method $m >"$T/out" 2>&1 &
+for i in $(seq 3000); do grep -qs '"layers_done": [12]' "$T/b.gptq/manifest.json" && break; sleep 0.005; done
+kill -9 $! 2>/dev/null
+wait $! 2>/dev/null
+fails 'resumed by another method' 1 "$T/b.gptq: was begun with another scheme or other option" s llama -o "$T/b" --scheme W8A8 --method awq+gptq --resume
+fails 'resumed with another strength' 1 "$T/b.gptq: was begun with another scheme or other option" s llama -o "$T/b" --scheme W8A8 --method $m --resume --smoothing-strength 0.5
+ok 'and goes on' s llama -o "$T/b" --scheme W8A8 --method $m --resume >"$T/out"
+ok 'to the same bytes' diff -r "$T/$m" "$T/b"
+
+# What a pattern keeps is kept to the byte, and so is what would have to change with it.
+s llama -o "$T/k" --scheme W8A8 --method smoothquant --ignore 're:.*layers.1.*q_proj' >"$T/out" 2>&1
+for n in self_attn.q_proj.weight input_layernorm.weight; do same "kept: $n" "$(tensor $M/llama model.layers.1.$n)" "$(tensor "$T/k" model.layers.1.$n)"; done
+ok 'another norm is not' test "$(tensor $M/llama model.layers.1.post_attention_layernorm.weight)" != "$(tensor "$T/k" model.layers.1.post_attention_layernorm.weight)"
+
+# Other architectures and schemes: nothing is worse than without, and it runs.
+seq 3 40 >"$T/ids"
+for m in qwen2 phi3 gemma2 mixtral deepseek_v2 jamba; do
+    for s in 'W8A8 smoothquant' 'FP8 smoothquant' 'W4A16_ASYM awq'; do
+        set -- $s
+        g= && [ $1 = W4A16_ASYM ] && g='--group-size 16'
+        [ $m = jamba ] && [ -n "$g" ] && set -- W8A16 awq && g=
+        s $m -o "$T/$m-$1" --scheme $1 $g --method $2 --json >"$T/r.json" 2>"$T/err" || { echo "not ok $m $1" && head -3 "$T/err"; }
+        same "$m $1: folds" true "$(json "$T/r.json" '[.errors[] | select(.fold)] | length > 5 and (map(.after <= .before) | all)')"
+        ok "$m $1: runs" $OUNCE logits "$T/$m-$1" --ids "$T/ids" -o "$T/logits.safetensors" -q
+    done
+done
