@@ -23,7 +23,7 @@ static const oz_opt opts[] = {
     {"group-size", 0, OZ_OPT_INT, &group_size, 0, 1 << 24, NULL, "N",
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
     {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq|smoothquant|awq|smoothquant+gptq|awq+gptq", "M", "rtn, the default: round to nearest; the others: see above"},
-    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for gptq and FP8: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
+    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8 and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
     {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE; default 128"},
     {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence; default 512"},
     {"dampening-frac", 0, OZ_OPT_FLOAT, &dampening, 1e-6, 1, NULL, "X", "gptq: share of the mean diagonal that is added to a Hessian's diagonal; default 0.01"},
@@ -53,6 +53,10 @@ static const oz_opt_cmd *describe(void) {
                           "tokens, encoded without special tokens; lines of *.jsonl are a sequence each, cut off at that length. The work lies in DIR.gptq; "
                           "when it is broken off in any way, the same command with --resume goes on after the last whole layer, and ends in the same bytes. "
                           "ounce_recipe.json in DIR says how it was made.\n\n"
+                          "--method smoothquant and awq move scales first, where that changes nothing of what the model computes: out of norms, values and up projections into all that reads them "
+                          "(a router too, by powers of two). What is large in the inputs goes into the weights (smoothquant, for schemes that round inputs), or weights that meet large inputs are made "
+                          "large (awq). Each set of modules has its own strength: the one whose outputs on calibration text, weights and inputs rounded as the scheme says, change least, nothing moved being "
+                          "one of them; --smoothing-strength gives it. A set with a module that --ignore keeps is left as it is. Then weights are rounded to nearest, or by GPTQ: smoothquant+gptq, awq+gptq.\n\n"
                           "--recipe takes llm-compressor's recipes: stages of modifiers, of which QuantizationModifier (round to nearest) and GPTQModifier are done, each with targets, ignore and "
                           "scheme (a name in llm-compressor's meaning, where W8A16 has groups of 128), or config_groups with weights and input_activations: num_bits, type, symmetric, strategy, "
                           "group_size, block_structure, dynamic, and a format. As there, Linear reaches lm_head unless it is ignored, and of several targets the most specific one counts. Modifiers may be mixed; "
