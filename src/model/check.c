@@ -116,6 +116,36 @@ static oz_status kv_check(const oz_ckpt *c, const oz_arch_list *list, const oz_f
     return st;
 }
 
+/* ---- experts: one product for all of a layer, so their inputs are one ---- */
+
+static oz_status expert_round(oz_round *r, float *scale, float *zero, const oz_ckpt *c, const oz_arch_tensor *t, const oz_scheme *s, oz_err *err) {
+    const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
+    *r = s->input;
+    if (s->static_input) r->scales = scale, r->zeros = zero;
+    return oz_scheme_bind_input(scale, zero, c, &m, s, err);
+}
+
+/* It may be a good checkpoint; it is not run here. */
+static void experts_check(const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, const oz_findings *f) {
+    size_t n = 0, found = 0, first = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        const oz_arch_tensor *t = &list->items[i];
+        if (t->expert < 0) continue;
+        if (t->expert == 0) first = i;
+        const oz_scheme *s = &schemes[i], *z = &schemes[first];
+        float v[4];
+        oz_round a, b;
+        if (s->unknown || z->unknown) continue;
+        bool same = s->act == z->act;
+        if (same && s->act == OZ_ACT_VALUES) {
+            const bool bound = expert_round(&a, &v[0], &v[1], c, t, s, NULL) == OZ_OK && expert_round(&b, &v[2], &v[3], c, &list->items[first], z, NULL) == OZ_OK;
+            same = !bound || oz_round_same(&a, &b); /* what is not bound was told already */
+        }
+        if (!same && n++ == 0) found = i;
+    }
+    if (n) oz_found_warning(f, "%s: expected inputs as those of expert 0 of its layer, found others (scheme %s), and %zu such in all: experts that differ in that are not run here", list->items[found].module, schemes[found].name, n);
+}
+
 /* ---- all of it ---- */
 
 static bool is_tied(const json_t *config) {
@@ -136,6 +166,7 @@ oz_status oz_model_check(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_lis
         else if (!schemes[i].unknown) OZ_TRY(oz_scheme_bind_all(&w, c, &m, &schemes[i], f, err));
     }
     OZ_TRY(kv_check(c, list, f, err));
+    experts_check(c, list, schemes, f);
     if (is_tied(oz_ckpt_config(c))) oz_tied_head_check(c, f);
     return OZ_OK;
 }

@@ -178,6 +178,7 @@ struct oz_state { const oz_model *model; oz_kv *kv; int64_t n_layers, n_blocks, 
 
 oz_slot_ref oz_model_slot(const oz_model *m, int64_t layer, oz_slot slot);
 oz_status oz_plan_compile(oz_model *m, oz_err *err);
+bool oz_round_same(const oz_round *a, const oz_round *b); /* inputs are rounded alike; NULL: not at all */
 int64_t oz_mixer_width(const oz_dims *d); /* columns of OZ_BUF_MIXER */
 
 /* ---- latents (latent.c) ---- */

@@ -82,10 +82,6 @@ static oz_status round_new(oz_round **out, const oz_model *m, const oz_ckpt *c, 
     return oz_scheme_bind_input(&r->scale, &r->zero, c, mod, s, err);
 }
 
-static bool same_static(const oz_round *a, const oz_round *b) {
-    return !a || !b || !a->scales || !b->scales || (*a->scales == *b->scales && *a->zeros == *b->zeros);
-}
-
 static bool is_swapped(const oz_model *m, const oz_arch_tensor *t) {
     for (size_t i = 0; m->swap && i < m->swap->n_modules; i++)
         if (strcmp(m->swap->modules[i], t->module) == 0) return true;
@@ -136,9 +132,9 @@ static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor
     if (scheme != stored) ours.rtn = &rtn; /* whole rows: ranks do not share experts */
     l->form = form_of(m, scheme, ours.rtn ? rtn.codec : ours.codec);
     const oz_linear *first = &m->program.linears[slot->linear];
-    if (st == OZ_OK && (first->form != l->form || !first->round != !l->round || !same_static(first->round, l->round))) {
+    if (st == OZ_OK && (first->form != l->form || !oz_round_same(first->round, l->round))) {
         oz_big_free(mem);
-        OZ_FAIL(err, OZ_E_UNSUPPORTED, "%s: scheme %s takes activations in another form than that of expert 0 (%s), or by another stored scale; the product is one for all", t->module, scheme->name,
+        OZ_FAIL(err, OZ_E_UNSUPPORTED, "%s: scheme %s takes activations in another form than that of expert 0 (%s), or rounds them otherwise; the product is one for all", t->module, scheme->name,
                 m->schemes[slot->linear].name);
     }
     if (st == OZ_OK) st = m->ops->pack(&l->packed, m->dev, &ours, row0, part.n_rows, l->form, err);

@@ -73,15 +73,13 @@ static void emit_quantize(oz_model *m, int layer, place src, const int *idx, int
     }
 }
 
-/* Whether two linears round their input alike. */
-static bool same_round(const oz_linear *a, const oz_linear *b) {
-    const oz_round *p = a->round, *q = b->round;
+bool oz_round_same(const oz_round *p, const oz_round *q) {
     if (!p || !q) return p == q;
     return p->bits == q->bits && p->is_float == q->is_float && p->symmetric == q->symmetric && p->group_size == q->group_size && !p->scales == !q->scales &&
            (!p->scales || (p->scales[0] == q->scales[0] && p->zeros[0] == q->zeros[0]));
 }
 
-static bool same_input(const oz_linear *a, const oz_linear *b) { return a->form == b->form && same_round(a, b); }
+static bool same_input(const oz_linear *a, const oz_linear *b) { return a->form == b->form && oz_round_same(a->round, b->round); }
 
 /* Where a linear finds its input: rounding is a step here, just before it, since parts may differ in it. */
 static place emit_input(oz_model *m, int layer, place src, const oz_linear *l, int64_t tok_rows) {

@@ -344,7 +344,8 @@ typedef struct faults { char *first; size_t n; } faults;
 
 static void fault_add(void *arg, bool is_error, const char *text) {
     faults *f = arg;
-    if (is_error && f->n++ == 0) f->first = oz_strdup(text);
+    if (!is_error) oz_log_warn("%s", text);
+    else if (f->n++ == 0) f->first = oz_strdup(text);
 }
 
 /* Whether what would be written is a model that loading takes, by all rules that go by names, types and shapes. */

@@ -16,6 +16,25 @@ fails 'quantized already' 1 'expected dense weights, found' $OUNCE logits "$T/q"
 fails 'an unknown one' 2 'experts_int4' $OUNCE run $M/mixtral --ids "$T/ids" --quantization experts_int4
 fails 'a checkpoint of no experts' 1 'it is of routed experts, and this model has none' $OUNCE quantize $M/llama -o "$T/x" --scheme experts_int8
 
+# Experts of a layer have one product: inputs that differ among them are refused, whatever differs, and the linter warns.
+inputs() { # A B: of expert 0, of the others
+    echo '{"a_stage": {"b_modifiers": {"QuantizationModifier": {"ignore": ["lm_head", "re:.*gate$"], "config_groups": {
+      "a": {"targets": ["re:.*experts\\.0\\..*"], "weights": {"num_bits": 8, "strategy": "channel"}, "input_activations": '"$1"'},
+      "b": {"targets": ["re:.*experts\\.[1-9].*"], "weights": {"num_bits": 8, "strategy": "channel"}, "input_activations": '"$2"'}}}}}}' >"$T/r.json"
+    $OUNCE quantize $M/mixtral -o "$T/in" --recipe "$T/r.json" --force -q >"$T/log" 2>&1 || echo 'not ok the recipe'
+}
+four='{"num_bits": 4, "strategy": "token", "dynamic": true}' eight='{"num_bits": 8, "strategy": "token", "dynamic": true}'
+for pair in "null $eight" "$four $eight" "$four ${four/4/5}" "$four ${four/\}/, \"symmetric\": false\}}" "$eight ${eight/num_bits/type\": \"float\", \"num_bits}"; do
+    inputs "${pair%% \{*}" "{${pair#* \{}"
+    fails "experts that differ: $pair" 1 'model.layers.0.block_sparse_moe.experts.1.w1: scheme' $OUNCE logits "$T/in" --ids "$T/ids" -o "$T/x" --device cpu
+    same 'the linter warns of them' 1 "$($OUNCE verify "$T/in" 2>"$T/log" | grep -c 'warning: model.layers.0.block_sparse_moe.experts.1.w1: expected inputs as those of expert 0')"
+    $OUNCE convert "$T/in" -o "$T/in2" --to compressed-tensors --force -q >"$T/log" 2>"$T/err"
+    ok 'and so does convert' grep -q 'experts that differ in that are not run here' "$T/err"
+done
+inputs "$four" "$four"
+ok 'experts that are alike run' $OUNCE logits "$T/in" --ids "$T/ids" -o "$T/x" --device cpu -q
+ok 'and nothing is said' bash -c "! $OUNCE verify '$T/in' | grep ."
+
 # Memory: 24 experts of 3 MB each in 2 layers are 302 MB in 16 bits.
 echo '{"model_type": "mixtral", "hidden_size": 1024, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 256,
  "num_local_experts": 24, "num_experts_per_tok": 2, "torch_dtype": "bfloat16"}' >"$T/config.json"
