@@ -21,7 +21,7 @@ static oz_status experts_of(oz_dims *d, const json_t *c, int64_t first, int64_t 
     int renormalised = !d->route_raw;
     const char *run = d->route_sigmoid ? "sigmoid" : "softmax", *scores = run;
     if (!json_is_integer(json_object_get(c, "n_routed_experts"))) return OZ_OK;
-    OZ_TRY(oz_experts_read(d, c, &(oz_expert_keys){"n_routed_experts", "moe_intermediate_size"}, err));
+    OZ_TRY(oz_experts_read(d, c, &(oz_expert_keys){"n_routed_experts", "moe_intermediate_size", NULL}, err));
     OZ_TRY(oz_json_int(&first, c, "config.json", "first_k_dense_replace", 0, 1 << 20, err));
     OZ_TRY(oz_json_int(&freq, c, "config.json", "moe_layer_freq", 1, OZ_MAX_LAYERS, err));
     for (int64_t i = 0; i < d->n_layers; i++)

@@ -64,7 +64,7 @@ static oz_status mamba_read(oz_dims *d, const json_t *c, oz_err *err) {
 
 static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
     d->n_ropes = 0;
-    OZ_TRY(oz_experts_read(d, c, &(oz_expert_keys){"num_experts", "intermediate_size"}, err));
+    OZ_TRY(oz_experts_read(d, c, &(oz_expert_keys){"num_experts", "intermediate_size", NULL}, err));
     if (d->n_experts == 1) d->n_experts = 0; /* which is a plain feed-forward, without a router */
     d->route_raw = true;
     OZ_TRY(others_read(d->plain, d, c, (const char *const[]){"expert_layer_period", "expert_layer_offset"}, 2, 1, err));

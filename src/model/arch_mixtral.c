@@ -13,7 +13,7 @@ static const oz_arch_row rows_moe[] = {
 static const oz_arch_row *const tables[] = {oz_rows_top, oz_rows_gqa, oz_rows_ffn_norm, rows_moe, NULL}, *const renamed[] = {oz_rows_top, oz_rows_gqa, oz_rows_ffn_norm, oz_rows_experts, NULL};
 
 static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
-    OZ_TRY(oz_experts_read(d, c, &(oz_expert_keys){"num_local_experts", "intermediate_size"}, err));
+    OZ_TRY(oz_experts_read(d, c, &(oz_expert_keys){"num_local_experts", "intermediate_size", NULL}, err));
     return oz_slide_all(d, c, err);
 }
 

@@ -24,7 +24,7 @@ static oz_status plain_layers_read(oz_dims *d, const json_t *c, oz_err *err) {
 
 static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
     int renormalised = 0;
-    OZ_TRY(oz_experts_read(d, c, &(oz_expert_keys){"num_experts", "moe_intermediate_size"}, err));
+    OZ_TRY(oz_experts_read(d, c, &(oz_expert_keys){"num_experts", "moe_intermediate_size", "num_local_experts"}, err));
     OZ_TRY(oz_json_bool(&renormalised, c, "config.json", "norm_topk_prob", err));
     d->route_raw = !renormalised;
     OZ_TRY(plain_layers_read(d, c, err));

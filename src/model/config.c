@@ -98,7 +98,8 @@ oz_status oz_slide_all(oz_dims *d, const json_t *c, oz_err *err) {
 }
 
 oz_status oz_experts_read(oz_dims *d, const json_t *c, const oz_expert_keys *keys, oz_err *err) {
-    OZ_TRY(oz_json_int(&d->n_experts, c, "config.json", keys->n_experts, 1, 1 << 12, err));
+    const json_t *n = json_object_get(c, keys->n_experts);
+    OZ_TRY(oz_json_int(&d->n_experts, c, "config.json", (n && !json_is_null(n)) || !keys->newer ? keys->n_experts : keys->newer, 1, 1 << 12, err));
     OZ_TRY(oz_json_int(&d->top_k, c, "config.json", "num_experts_per_tok", 1, d->n_experts, err));
     OZ_NEED(d->top_k >= 1 && d->top_k <= d->n_experts, err, OZ_E_FORMAT, "config.json.num_experts_per_tok: missing, and that would mean %lld of %lld experts", (long long)d->top_k, (long long)d->n_experts);
     return oz_json_int(&d->expert_ffn, c, "config.json", keys->width, 1, 1 << 28, err);

@@ -116,7 +116,7 @@ static inline bool oz_dims_slides(const oz_dims *d, int64_t layer) { return oz_l
 static inline void oz_dims_slide(oz_dims *d, int64_t layer) { oz_layers_put(d->sliding, layer); }
 oz_status oz_slide_all(oz_dims *d, const json_t *config, oz_err *err);
 /* Experts, under the names that an architecture gives to their number and width; how many a token takes. Defaults stand for what is absent. */
-typedef struct oz_expert_keys { const char *n_experts, *width; } oz_expert_keys;
+typedef struct oz_expert_keys { const char *n_experts, *width, *newer; /* for the number of experts, too, as later libraries write it; NULL: the same */ } oz_expert_keys;
 oz_status oz_experts_read(oz_dims *d, const json_t *config, const oz_expert_keys *keys, oz_err *err);
 /* use_sliding_window, sliding_window, max_window_layers, as configs of Qwen have them. */
 oz_status oz_window_from_read(oz_dims *d, const json_t *config, oz_err *err);
