@@ -162,7 +162,7 @@ const char *oz_json_show(const json_t *v) {
     shown *o = &ring[turn++ % N_SHOWN];
     o->n = 0;
     if (!v) return "nothing";
-    if (json_dump_callback(v, show_some, o, JSON_ENCODE_ANY | JSON_COMPACT) != 0) {
+    if (json_dump_callback(v, show_some, o, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) != 0) {
         o->n = o->n > SHOW_MAX - 3 ? SHOW_MAX - 3 : o->n;
         o->n -= oz_utf8_tail(o->s, o->n);
         memcpy(o->s + o->n, "...", 3);

@@ -19,7 +19,8 @@ static const oz_opt_cmd cmd = {
     .details = "A line a finding: `error: WHERE: expected X, found Y`, or `warning: ...`. An error is what the program would refuse to load, or could not compute with; with one the exit status is 1. A warning "
                "is what a reader takes as it is, and what is seldom meant.\n"
                "With --against, a line for each tensor that is not the original's: the largest and the root mean square error of the dequantized weights, the signal to noise ratio, and how many codes and "
-               "scales are those that rounding the original to nearest gives; worst first.",
+               "scales are those that rounding the original to nearest gives, and what the largest magnitude of a group is divided by for its scale; worst first. Each key of config.json by which the two "
+               "would compute otherwise is a finding, too: an error, or a warning where it only ends or bounds a text.",
     .tables = tables,
     .min_args = 1,
     .max_args = 1,
@@ -48,9 +49,9 @@ static json_t *against_json(const oz_comparison *c) {
     json_t *list = json_array();
     for (size_t i = 0; i < c->n; i++) {
         const oz_compared *x = &c->items[i];
-        json_array_append_new(list, json_pack("{s:o s:s s:f s:f s:o s:I s:I s:I s:I}", "name", oz_json_text(x->name), "scheme", x->scheme, "max_error", x->max_error, "rms_error", x->rms_error, "snr_db",
+        json_array_append_new(list, json_pack("{s:o s:s s:f s:f s:o s:I s:I s:I s:I s:o}", "name", oz_json_text(x->name), "scheme", x->scheme, "max_error", x->max_error, "rms_error", x->rms_error, "snr_db",
                                               isfinite(x->snr_db) ? json_real(x->snr_db) : json_null(), "codes", (json_int_t)x->n_codes, "codes_nearest", (json_int_t)x->n_codes_rtn, "scales",
-                                              (json_int_t)x->n_scales, "scales_nearest", (json_int_t)x->n_scales_rtn));
+                                              (json_int_t)x->n_scales, "scales_nearest", (json_int_t)x->n_scales_rtn, "scales_divisor", x->divisor > 0 ? json_real(x->divisor) : json_null()));
     }
     return list;
 }
@@ -65,13 +66,14 @@ static void share(char out[16], int64_t n, int64_t of) {
 static void against_print(const oz_comparison *c) {
     size_t n_same = 0;
     for (size_t i = 0; i < c->n; i++) n_same += c->items[i].rms_error == 0;
-    if (n_same < c->n) printf("%-48s %-14s %10s %10s %8s  %9s %9s\n", "against the original", "scheme", "max", "rms", "SNR dB", "codes RTN", "scales");
+    if (n_same < c->n) printf("%-48s %-14s %10s %10s %8s  %9s %9s  %s\n", "against the original", "scheme", "max", "rms", "SNR dB", "codes RTN", "scales", "largest /");
     for (size_t i = 0; i < c->n; i++) {
         const oz_compared *x = &c->items[i];
-        char codes[16], scales[16];
+        char codes[16], scales[16], by[24] = "-";
         share(codes, x->n_codes_rtn, x->n_codes);
         share(scales, x->n_scales_rtn, x->n_scales);
-        if (x->rms_error != 0) printf("%-48s %-14s %10.3g %10.3g %8.2f  %9s %9s\n", x->name, x->scheme, x->max_error, x->rms_error, x->snr_db, codes, scales);
+        if (x->divisor > 0) snprintf(by, sizeof by, "%g", x->divisor);
+        if (x->rms_error != 0) printf("%-48s %-14s %10.3g %10.3g %8.2f  %9s %9s  %s\n", x->name, x->scheme, x->max_error, x->rms_error, x->snr_db, codes, scales, by);
     }
     if (c->n) printf("%zu tensors are the original's to the last bit\n", n_same);
 }

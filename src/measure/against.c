@@ -4,27 +4,32 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/progress.h"
 #include "measure/internal.h"
 
+/* Two ways to make symmetric integers are in use: the largest magnitude over half the range of codes, or over the largest code. */
+enum { N_WAYS = 2 };
+typedef struct far_scales { int64_t n, row, col; } far_scales; /* scales that a way does not give; the first of them */
+
 typedef struct tally {
     double error, signal, largest; /* sums of squares; the largest error */
-    int64_t n_codes, n_nearest, n_scales, n_scales_nearest;
+    int64_t n_codes, n_nearest, n_scales;
     int64_t n_far, row, col; /* codes that rounding could not have given, however it went at a tie; the first of them */
-    int64_t n_far_scales, scale_row, scale_col;
+    far_scales far[N_WAYS];
     float *original, *value, *codes, *scales, *zeros, *low, *high; /* room of the thread's own */
 } tally;
 
 /* by: how rounding goes about it. */
-typedef struct pass { const oz_weight *w, *original; float lo, hi; bool is_float; oz_rtn by; tally *tallies; } pass;
+typedef struct pass { const oz_weight *w, *original; float lo, hi; bool is_float; oz_rtn by[N_WAYS]; int n_ways; tally *tallies; } pass;
 
 /* ---- what rounding to nearest gives ---- */
 
 static float nearest(const pass *p, float x, float scale, float zero) {
     const oz_codec_info *info = oz_codec_get(p->w->codec);
     const float t = x / scale;
-    if (!info->codebook) return oz_rtn_code(&p->by, x, scale, zero);
+    if (!info->codebook) return oz_rtn_code(&p->by[0], x, scale, zero);
     int best = 0; /* ties go to even indices, which have even mantissas */
     for (int i = 1; i < 1 << info->bits; i++) {
         const float d = fabsf((float)info->codebook[i] * info->unit - t), least = fabsf((float)info->codebook[best] * info->unit - t);
@@ -57,8 +62,8 @@ static void codes_compare(const pass *p, tally *t, int64_t r) {
     t->n_codes += w->cols;
 }
 
-/* Scales that rows share are left out. */
-static void scales_compare(const pass *p, tally *t, int64_t r) {
+/* Scales that rows share are left out. Of a row that is the original's to the last bit (it was quantized so before) no scale is wrong. */
+static void scales_compare(const pass *p, tally *t, int64_t r, bool is_exact) {
     const oz_weight *w = p->w;
     const int64_t n = oz_weight_groups(w);
     const oz_codec_info *info = oz_codec_get(w->codec);
@@ -70,10 +75,12 @@ static void scales_compare(const pass *p, tally *t, int64_t r) {
     }
     for (int64_t g = 0; g < n; g++) {
         float scale, zero;
-        const bool empty = t->low[g] == t->high[g]; /* any will do */
-        const bool same = empty || (oz_rtn_scale(&scale, &zero, &p->by, t->low[g], t->high[g], NULL) == OZ_OK && t->scales[g] == scale && t->zeros[g] == zero);
-        t->n_scales_nearest += same;
-        if (!same && t->n_far_scales++ == 0) t->scale_row = r, t->scale_col = g;
+        const bool any = is_exact || t->low[g] == t->high[g]; /* of a group of zeros any will do */
+        for (int i = 0; i < p->n_ways && !any; i++) {
+            far_scales *far = &t->far[i];
+            const bool same = oz_rtn_scale(&scale, &zero, &p->by[i], t->low[g], t->high[g], NULL) == OZ_OK && t->scales[g] == scale && t->zeros[g] == zero;
+            if (!same && far->n++ == 0) far->row = r, far->col = g;
+        }
     }
     t->n_scales += n;
 }
@@ -101,14 +108,15 @@ static void rows_pass(void *arg, int thread, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r++) {
         oz_weight_row(t->original, p->original, r, 0, cols);
         oz_weight_row(t->value, p->w, r, 0, cols);
-        for (int64_t c = 0; c < cols; c++) error_add(t, t->value[c], t->original[c]);
+        bool is_exact = true;
+        for (int64_t c = 0; c < cols; c++) error_add(t, t->value[c], t->original[c]), is_exact &= t->value[c] == t->original[c];
         const oz_codec_info *info = oz_codec_get(p->w->codec);
         for (int64_t c = 0; c < cols && info->plain && oz_dtype_get(info->dtype)->block_elems == 1; c++) value_compare(t, info->dtype, t->value[c], t->original[c], r, c);
         if (info->plain) continue;
         oz_weight_codes(t->codes, p->w, r, 0, cols);
         oz_weight_scales(t->scales, t->zeros, p->w, r);
         codes_compare(p, t, r);
-        scales_compare(p, t, r);
+        scales_compare(p, t, r, is_exact);
     }
 }
 
@@ -127,10 +135,13 @@ static oz_status room_new(void **mem, tally *tallies, const oz_weight *w, int n_
 static void tallies_join(tally *a, const tally *b) {
     a->error += b->error, a->signal += b->signal;
     if (b->largest > a->largest || isnan(b->largest)) a->largest = b->largest;
-    a->n_codes += b->n_codes, a->n_nearest += b->n_nearest, a->n_scales += b->n_scales, a->n_scales_nearest += b->n_scales_nearest;
+    a->n_codes += b->n_codes, a->n_nearest += b->n_nearest, a->n_scales += b->n_scales;
     if (b->n_far && !a->n_far) a->row = b->row, a->col = b->col;
-    if (b->n_far_scales && !a->n_far_scales) a->scale_row = b->scale_row, a->scale_col = b->scale_col;
-    a->n_far += b->n_far, a->n_far_scales += b->n_far_scales;
+    a->n_far += b->n_far;
+    for (int i = 0; i < N_WAYS; i++) {
+        if (b->far[i].n && !a->far[i].n) a->far[i] = (far_scales){0, b->far[i].row, b->far[i].col};
+        a->far[i].n += b->far[i].n;
+    }
 }
 
 enum { LEAST_DB = 3 }; /* two bits have about 6 */
@@ -138,35 +149,40 @@ enum { LEAST_DB = 3 }; /* two bits have about 6 */
 /* So few that they are no way of quantizing: GPTQ moves many codes, damage one. */
 static bool is_few(int64_t n, int64_t of) { return n > 0 && n <= (of > 2000 ? of / 1000 : 2); }
 
-static void judge(const oz_compared *c, const tally *t, const oz_findings *f) {
+static void judge(const oz_compared *c, const tally *t, const far_scales *far, const oz_findings *f) {
     if (is_few(t->n_far, t->n_codes))
         oz_found_warning(f, "%s: expected %s, as all but %lld are, found another in row %lld, column %lld", c->name, c->quantized ? "codes that rounding the original gives" : "the original's values", (long long)t->n_far,
                          (long long)t->row, (long long)t->col);
-    if (is_few(t->n_far_scales, t->n_scales))
-        oz_found_warning(f, "%s: expected scales that the original's largest values give, as all but %lld are, found another in row %lld, group %lld", c->name, (long long)t->n_far_scales, (long long)t->scale_row,
-                         (long long)t->scale_col);
+    if (is_few(far->n, t->n_scales))
+        oz_found_warning(f, "%s: expected scales that the original's largest values give, as all but %lld are, found another in row %lld, group %lld", c->name, (long long)far->n, (long long)far->row,
+                         (long long)far->col);
     if (!(c->snr_db > LEAST_DB)) oz_found_warning(f, "%s: expected weights like the original's, found an error as large as they are (signal to noise %.1f dB)", c->name, c->snr_db);
 }
 
-static void measure_of(oz_compared *c, const tally *t, int64_t n) {
+static void measure_of(oz_compared *c, const tally *t, const far_scales *far, int64_t n) {
     c->max_error = t->largest, c->rms_error = sqrt(t->error / (double)n);
     c->snr_db = t->error == 0 ? INFINITY : 10 * log10(t->signal / t->error);
-    c->n_codes = t->n_codes, c->n_codes_rtn = t->n_nearest, c->n_scales = t->n_scales, c->n_scales_rtn = t->n_scales_nearest;
+    c->n_codes = t->n_codes, c->n_codes_rtn = t->n_nearest, c->n_scales = t->n_scales, c->n_scales_rtn = t->n_scales - far->n;
 }
 
 static oz_status compare_matrix(oz_compared *c, const oz_weight *w, const oz_weight *original, const oz_scheme *s, oz_pool *pool, const oz_findings *f, oz_err *err) {
     const int n_threads = oz_pool_threads(pool);
-    pass p = {.w = w, .original = original, .is_float = s->is_float, .by = {.codec = s->is_float ? OZ_CODEC_F8E4M3 : OZ_CODEC_I8, .scale_dtype = w->scale_dtype, .asymmetric = !s->symmetric, .bits = s->bits}};
+    const oz_rtn by = {.codec = s->is_float ? OZ_CODEC_F8E4M3 : OZ_CODEC_I8, .scale_dtype = w->scale_dtype, .asymmetric = !s->symmetric, .bits = s->bits};
+    pass p = {.w = w, .original = original, .is_float = s->is_float, .by = {by, by}, .n_ways = s->is_float || !s->symmetric ? 1 : N_WAYS};
     if (s->quantized && s->is_float) p.hi = oz_codec_get(w->codec)->largest, p.lo = -p.hi;
     else if (s->quantized) p.lo = (float)-(1 << (s->bits - 1)), p.hi = -p.lo - 1;
+    p.by[1].divisor = p.hi;
     void *mem = NULL;
     p.tallies = oz_alloc_array((size_t)n_threads, sizeof *p.tallies);
     oz_status st = room_new(&mem, p.tallies, w, n_threads, err);
     if (st == OZ_OK) {
         oz_pool_run(pool, w->rows, 1, rows_pass, &p);
         for (int i = 1; i < n_threads; i++) tallies_join(&p.tallies[0], &p.tallies[i]);
-        measure_of(c, &p.tallies[0], w->rows * w->cols);
-        judge(c, &p.tallies[0], f);
+        const far_scales *far = p.tallies[0].far;
+        const int way = p.n_ways == N_WAYS && far[1].n < far[0].n;
+        measure_of(c, &p.tallies[0], &far[way], w->rows * w->cols);
+        if (p.is_float ? c->n_scales > 0 : p.n_ways == N_WAYS && far[0].n != far[1].n) c->divisor = p.is_float || way ? p.hi : 0.5 * ((double)p.hi - (double)p.lo);
+        judge(c, &p.tallies[0], &far[way], f);
     }
     oz_big_free(mem);
     oz_free(p.tallies);
@@ -184,8 +200,8 @@ static void compare_vector(oz_compared *c, const oz_tensor *x, const oz_tensor *
         error_add(&t, a, b);
         value_compare(&t, x->dtype, a, b, 0, i);
     }
-    measure_of(c, &t, n);
-    judge(c, &t, f);
+    measure_of(c, &t, t.far, n);
+    judge(c, &t, t.far, f);
 }
 
 /* ---- all of them ---- */
@@ -259,6 +275,10 @@ static oz_status compare_all(oz_comparison *out, const oz_verify sides[2], const
     return st;
 }
 
+static void key_differs(void *arg, const oz_config_key *k) {
+    (k->of_logits ? oz_found_error : oz_found_warning)(arg, "config.json%s%s: expected %s as the original has, found %s", *k->path ? "." : "", k->path, oz_json_show(k->theirs), oz_json_show(k->ours));
+}
+
 static void first_error(void *arg, bool is_error, const char *text) {
     char **first = arg;
     if (is_error && !*first) *first = oz_strdup(text);
@@ -270,8 +290,10 @@ oz_status oz_compare_run(oz_comparison *out, const char *model, const char *orig
     *out = (oz_comparison){0};
     oz_status st = oz_verify_open(&sides[0], model, &(oz_findings){first_error, &first[0]}, pool, err); /* oz_verify_run says what is wrong with it */
     if (st == OZ_OK) st = oz_verify_open(&sides[1], original, &(oz_findings){first_error, &first[1]}, pool, err);
-    if (st == OZ_OK && first[1]) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s, which is compared with: %s", original, first[1]);
-    if (st == OZ_OK) st = compare_all(out, sides, f, err);
+    if (st == OZ_OK && first[1]) oz_found_error(f, "%s, which is compared with: %s", original, first[1]);
+    const bool both = st == OZ_OK && !first[1];
+    if (both && sides[0].ckpt) oz_config_compare(oz_ckpt_config(sides[0].ckpt), oz_ckpt_config(sides[1].ckpt), key_differs, (void *)f);
+    if (both) st = compare_all(out, sides, f, err);
     for (int i = 0; i < 2; i++) {
         oz_verify_close(&sides[i]);
         oz_free(first[i]);

@@ -182,6 +182,7 @@ oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int
     if (cfg->limit_tok > 0 && n_ids > cfg->limit_tok) n_ids = cfg->limit_tok;
     OZ_NEED(n_ids >= 2, err, OZ_E_ARG, "the text has %lld tokens: at least 2 are needed", (long long)n_ids);
     const int64_t wanted = cfg->ctx ? cfg->ctx : default_ctx(models, n_models);
+    OZ_TRY(oz_ctx_check(models, n_models, wanted, err));
     const int64_t ctx = n_ids < wanted ? n_ids : wanted, windows = n_ids / ctx, score0 = cfg->half ? ctx / 2 : 0;
     OZ_NEED(ctx - 1 > score0, err, OZ_E_ARG, "a window of %lld tokens scores no position", (long long)ctx);
     if (ctx < wanted) oz_log_warn("the text has %lld tokens, less than --ctx %lld: one window of %lld", (long long)n_ids, (long long)wanted, (long long)ctx);

@@ -85,14 +85,15 @@ oz_status oz_kl_modules_run(oz_kl_module *items, size_t n, oz_model *ref, const 
  * go on (no memory, interrupted). */
 oz_status oz_verify_run(const char *model, const oz_findings *f, oz_pool *pool, oz_err *err);
 /* Its weights, dequantized, against those that it was made of, worst first. n_codes_rtn: codes that are the original over the stored scale, rounded to nearest (of floats: values that are the original's);
- * n_scales_rtn: scales that the group's largest values give. Codes and scales are 0 where there are none, scales also where rows share them. */
+ * n_scales_rtn: scales that the group's largest values give, over `divisor` where they are symmetric (of integers half the range of codes or the largest code, whichever gives more of them). Codes and scales are 0 where there are none, scales also where rows share them. */
 typedef struct oz_compared {
     char *name; const char *scheme; bool quantized;
     double max_error, rms_error, snr_db /* INFINITY: equal */;
     int64_t n_codes, n_codes_rtn, n_scales, n_scales_rtn;
+    double divisor; /* 0: asymmetric, or no scales */
 } oz_compared;
 typedef struct oz_comparison { oz_compared *items; size_t n; } oz_comparison;
-/* f: modules that only one of the two has, and what is no way of quantizing but damage. An original that cannot be read is an error. */
+/* f: keys of the configs that make them compute otherwise, modules that only one of the two has, and what is no way of quantizing but damage. An original that cannot be read is one of them. */
 oz_status oz_compare_run(oz_comparison *out, const char *model, const char *original, const oz_findings *f, oz_pool *pool, oz_err *err);
 void oz_comparison_deinit(oz_comparison *c);
 

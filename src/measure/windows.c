@@ -5,11 +5,18 @@
 #include "base/mem.h"
 #include "measure/internal.h"
 
+oz_status oz_ctx_check(oz_model *const *models, int n_models, int64_t ctx, oz_err *err) {
+    for (int i = 0; i < n_models; i++) {
+        const int64_t len = oz_model_get(models[i])->max_len;
+        OZ_NEED(ctx >= 2 && ctx <= len, err, OZ_E_ARG, "--ctx %lld: must be 2..%lld, the model's length", (long long)ctx, (long long)len);
+    }
+    return OZ_OK;
+}
+
 oz_status oz_windows_init(oz_windows *w, oz_model *const *models, int n_models, int64_t ctx, oz_err *err) {
     *w = (oz_windows){.models = models, .n_models = n_models, .ctx = ctx, .step = ctx};
     for (int i = 0; i < n_models; i++) {
         const oz_model_info *f = oz_model_get(models[i]);
-        OZ_NEED(ctx >= 2 && ctx <= f->max_len, err, OZ_E_ARG, "--ctx %lld: must be 2..%lld, the model's length", (long long)ctx, (long long)f->max_len);
         if (f->max_tok < w->step) w->step = f->max_tok;
     }
     const int64_t n_blocks = (ctx + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;

@@ -280,10 +280,12 @@ oz_status oz_arch_list_new(oz_arch_list *out, const json_t *config, const oz_ckp
     OZ_TRY(oz_arch_read(&arch, &d, config, err));
     size_t cap = 0;
     const prefix names = prefix_of(config, ckpt);
-    OZ_NEED(d.n_layers * (d.n_experts + 1) <= MAX_EXPERTS, err, OZ_E_UNSUPPORTED, "config.json: %lld layers with %lld experts each: at most %d experts in all are planned for", (long long)d.n_layers,
-            (long long)d.n_experts, MAX_EXPERTS);
-    OZ_NEED(!ckpt || (uint64_t)(d.n_layers * (d.n_experts + 1)) <= oz_ckpt_count(ckpt), err, OZ_E_FORMAT, "config.json: %lld layers with %lld experts each, and only %zu tensors are there (%s)", (long long)d.n_layers,
-            (long long)d.n_experts, oz_ckpt_count(ckpt), oz_ckpt_path(ckpt)); /* so that what is planned is bounded by what is stored */
+    char planned[96]; /* so that what is planned is bounded by what is stored */
+    if (d.n_experts) snprintf(planned, sizeof planned, "config.json: %lld layers with %lld experts each", (long long)d.n_layers, (long long)d.n_experts);
+    else snprintf(planned, sizeof planned, "config.json.num_hidden_layers: %lld layers", (long long)d.n_layers);
+    OZ_NEED(d.n_layers * (d.n_experts + 1) <= MAX_EXPERTS, err, OZ_E_UNSUPPORTED, "%s: at most %d experts in all are planned for", planned, MAX_EXPERTS);
+    OZ_NEED(!ckpt || (uint64_t)(d.n_layers * (d.n_experts + 1)) <= oz_ckpt_count(ckpt), err, OZ_E_FORMAT, "%s, and %s%zu tensors are there (%s)", planned, oz_ckpt_count(ckpt) ? "only " : "", oz_ckpt_count(ckpt),
+            oz_ckpt_path(ckpt));
     for (int layer = -1; layer < d.n_layers; layer++) {
         const oz_layer_kind kind = layer >= 0 ? arch->layer(&d, layer) : (oz_layer_kind){0};
         for (const oz_arch_row *const *t = tables_of(arch, ckpt); *t; t++) list_table(out, &cap, &d, &names, *t, layer, layer >= 0 ? &kind : NULL);

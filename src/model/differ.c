@@ -1,47 +1,123 @@
-/* What two configs say otherwise, by the keys that say it: of all that a forward pass takes from a config, whatever the spelling, and defaults filled in. */
-#include <stddef.h>
+/* Two configs: what makes the model of one compute otherwise than that of the other. There is no list of keys. A config is read into dims, as for running it; a key
+ * counts if the dims change, where they differ from the other's, when it takes the value that it has there. Absent keys and their defaults, keys of another
+ * place or another spelling (rope_scaling, rope_parameters), and keys that nothing reads need no rule of their own then. */
 #include <string.h>
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "model/internal.h"
 
-#define ROW(key, first, last) {key, offsetof(oz_dims, first), offsetof(oz_dims, last) + sizeof ((oz_dims *)0)->last}
-/* Neighbours in oz_dims of one type, from first to last. */
-static const struct { const char *key; size_t begin, end; } KEYS[] = {
-    ROW("vocab_size", vocab_size, vocab_size), ROW("hidden_size", hidden_size, hidden_size), ROW("intermediate_size", intermediate_size, intermediate_size), ROW("num_hidden_layers", n_layers, n_layers),
-    ROW("num_attention_heads", n_heads, n_heads), ROW("num_key_value_heads", n_heads_kv, n_heads_kv), ROW("head_dim", head_dim, head_dim), ROW("partial_rotary_factor", rope_dim, rope_dim),
-    ROW("v_head_dim", v_dim, v_dim), ROW("kv_lora_rank", kv_rank, kv_rank), ROW("q_lora_rank", q_rank, q_rank), ROW("sliding_window", window, window), ROW("layer_types", sliding, sliding),
-    ROW("the sizes of scans", ssm, ssm_dt), ROW("the layers that scan", scans, scans), ROW("the number of experts", n_experts, n_experts), ROW("num_experts_per_tok", top_k, top_k),
-    ROW("the widths of experts", expert_ffn, shared_ffn), ROW("n_group", n_groups, n_groups), ROW("topk_group", top_groups, top_groups), ROW("the choice of experts", route_raw, route_best_two),
-    ROW("routed_scaling_factor", route_scale, route_scale), ROW("the layers with experts", plain, plain), ROW("rms_norm_eps", rms_norm_eps, rms_norm_eps), ROW("the scale of scores", attn_scale, attn_scale),
-    ROW("attn_logit_softcapping", attn_softcap, attn_softcap), ROW("final_logit_softcapping", final_softcap, final_softcap), ROW("the scale of embeddings", embed_scale, embed_scale),
-    ROW("hidden_act", glu, glu),
-};
+typedef struct view { const oz_arch *arch; oz_dims dims; } view; /* compared byte by byte */
 
-static bool same_factors(const json_t *a, const json_t *b) { return a == b || (a && b && json_equal(a, b)); }
+/* An object of ours and the one in its place in theirs. */
+typedef struct pair { json_t *ours; const json_t *theirs; } pair;
 
-static bool same_scaling(const oz_rope_cfg *a, const oz_rope_cfg *b) {
-    return a->type == b->type && a->factor == b->factor && a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor && a->beta_fast == b->beta_fast &&
-           a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor && a->score_factor == b->score_factor && a->truncate == b->truncate &&
-           (a->type == OZ_ROPE_DEFAULT || a->original_max == b->original_max) && same_factors(a->short_factor, b->short_factor) && same_factors(a->long_factor, b->long_factor);
+typedef struct job {
+    json_t *config;            /* of which one key at a time is changed */
+    view ours, theirs;
+    void (*each)(void *arg, const oz_config_key *k);
+    void *arg;
+    bool untied;               /* ours has a head of its own, theirs the embedding: the comparison of weights tells */
+    size_t n;                  /* keys that were handed over */
+} job;
+
+/* Instead of a pointer to numbers: what they are. */
+static const json_t *digest(const json_t *list) {
+    uint64_t h = json_is_array(list) ? 1469598103934665603u : 0; /* FNV-1a, of whole numbers */
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const double v = json_number_value(json_array_get(list, i));
+        uint64_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        h = (h ^ bits) * 1099511628211u;
+    }
+    return (const json_t *)(uintptr_t)h; /* NOLINT: never followed */
 }
 
-static void add(oz_buf *keys, bool differs, const char *key) {
-    if (differs) oz_buf_printf(keys, "%s%s", keys->len ? ", " : "", key);
+static bool view_read(view *v, const json_t *config, bool untied) {
+    memset(v, 0, sizeof *v);
+    if (oz_arch_read(&v->arch, &v->dims, config, NULL) != OZ_OK) return false;
+    for (int i = 0; i < OZ_MAX_ROPES; i++) v->dims.ropes[i].short_factor = digest(v->dims.ropes[i].short_factor), v->dims.ropes[i].long_factor = digest(v->dims.ropes[i].long_factor);
+    bool slides = false;
+    for (int64_t i = 0; i < v->dims.n_layers; i++) slides |= oz_dims_slides(&v->dims, i);
+    if (!slides) v->dims.window = 0; /* a length that no layer has */
+    if (untied) v->dims.features &= ~(unsigned)OZ_F_TIED;
+    return true;
 }
 
-char *oz_config_differences(const json_t *a, const json_t *b) {
-    const oz_arch *arch[2];
-    oz_dims d[2];
-    oz_buf keys = {0};
-    if (oz_arch_read(&arch[0], &d[0], a, NULL) != OZ_OK || oz_arch_read(&arch[1], &d[1], b, NULL) != OZ_OK) return NULL;
-    add(&keys, arch[0] != arch[1], "model_type");
-    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) add(&keys, memcmp((char *)&d[0] + KEYS[i].begin, (char *)&d[1] + KEYS[i].begin, KEYS[i].end - KEYS[i].begin) != 0, KEYS[i].key);
-    bool theta = d[0].n_ropes != d[1].n_ropes, scaling = theta;
-    for (int i = 0; i < d[0].n_ropes && i < d[1].n_ropes; i++) theta |= d[0].ropes[i].theta != d[1].ropes[i].theta, scaling |= !same_scaling(&d[0].ropes[i], &d[1].ropes[i]);
-    add(&keys, theta, "rope_theta");
-    add(&keys, scaling, "rope_scaling");
-    if (keys.len) return keys.data;
-    oz_buf_deinit(&keys);
-    return NULL;
+/* What ends a text and how long it may be is no part of what a token's logits are. */
+static void forget_text(view *v) {
+    v->dims.max_position = 0, v->dims.bos_id = 0, v->dims.n_eos = 0;
+    memset(v->dims.eos_ids, 0, sizeof v->dims.eos_ids);
+}
+
+/* Whether `with` is no longer ours in a byte in which ours and theirs differ. */
+static bool changes(view ours, view theirs, view with, bool of_logits) {
+    if (of_logits) forget_text(&ours), forget_text(&theirs), forget_text(&with);
+    const unsigned char *a = (const unsigned char *)&ours, *b = (const unsigned char *)&theirs, *c = (const unsigned char *)&with;
+    for (size_t i = 0; i < sizeof ours; i++)
+        if (a[i] != b[i] && c[i] != a[i]) return true;
+    return false;
+}
+
+static void say(job *j, bool of_logits, const char *path, const pair *shown, const char *key) {
+    j->each(j->arg, &(oz_config_key){path, of_logits, json_object_get(shown->ours, key), json_object_get(shown->theirs, key)});
+    j->n++;
+}
+
+static void put(json_t *o, const char *key, json_t *v) {
+    if (v) json_object_set(o, key, v);
+    else json_object_del(o, key);
+}
+
+static void key_compare(job *j, const pair *read, const pair *shown, const char *key, const char *path) {
+    json_t *mine = json_incref(json_object_get(read->ours, key));
+    view with;
+    put(read->ours, key, json_object_get(read->theirs, key));
+    const bool reads = view_read(&with, j->config, j->untied);
+    put(read->ours, key, mine);
+    json_decref(mine);
+    if (!reads || changes(j->ours, j->theirs, with, false)) say(j, !reads || changes(j->ours, j->theirs, with, true), path, shown, key);
+}
+
+static pair inner(const pair *p, const char *key) { return (pair){json_object_get(p->ours, key), json_object_get(p->theirs, key)}; }
+
+/* read: in j->config; shown: the same as the files have it. */
+static void members_compare(job *j, const pair *read, const pair *shown, const char *path) {
+    json_t *all = json_copy((json_t *)shown->theirs), *unused; /* of both */
+    const char *key;
+    json_object_update(all, shown->ours);
+    json_object_foreach(all, key, unused) {
+        const pair r = inner(read, key), s = inner(shown, key);
+        if (json_equal(r.ours, r.theirs)) continue;
+        char *where = oz_asprintf("%s%s%.100s", path, *path ? "." : "", key);
+        if (json_is_object(r.ours) && json_is_object(r.theirs)) members_compare(j, &r, &s, where);
+        else key_compare(j, read, shown, key, where);
+        oz_free(where);
+    }
+    json_decref(all);
+}
+
+/* A GGUF keeps numbers with a point in f32, as the model has them: there is nothing to tell of two that are one in it. */
+static void numbers_align(json_t *ours, const json_t *theirs) {
+    const char *key;
+    json_t *x;
+    if (json_is_real(ours) && json_is_real(theirs) && (float)json_real_value(ours) == (float)json_real_value(theirs)) json_real_set(ours, json_real_value(theirs));
+    for (size_t i = 0; i < json_array_size(ours); i++) numbers_align(json_array_get(ours, i), json_array_get(theirs, i));
+    json_object_foreach(ours, key, x) numbers_align(x, json_object_get(theirs, key));
+}
+
+void oz_config_compare(const json_t *ours, const json_t *theirs, void (*each)(void *arg, const oz_config_key *k), void *arg) {
+    static const char class_key[] = "architectures"; /* other programs choose the model's code by it */
+    job j = {.each = each, .arg = arg, .config = json_deep_copy(ours)};
+    const pair read = {j.config, theirs}, shown = {(json_t *)ours, theirs}, classes = inner(&shown, class_key);
+    numbers_align(j.config, theirs);
+    if (view_read(&j.ours, j.config, false) && view_read(&j.theirs, theirs, false)) {
+        j.untied = j.theirs.dims.features & OZ_F_TIED && !(j.ours.dims.features & OZ_F_TIED);
+        view_read(&j.theirs, theirs, j.untied);
+        const bool same = memcmp(&j.ours, &j.theirs, sizeof j.ours) == 0;
+        if (!same) members_compare(&j, &read, &shown, "");
+        if (!same && j.n == 0) each(arg, &(oz_config_key){"", true, ours, theirs}); /* no key alone makes a difference */
+        if (classes.ours && classes.theirs && !json_equal(classes.ours, classes.theirs)) say(&j, false, class_key, &shown, class_key);
+    }
+    json_decref(j.config);
 }

@@ -57,11 +57,11 @@ typedef struct oz_arch_info {
     const char *model_type; /* of the text part, where a larger model has one */
     int64_t vocab_size, hidden_size, intermediate_size, n_layers, n_heads, n_heads_kv, head_dim, max_len;
     int64_t n_experts, top_k, expert_ffn, shared_ffn;
-    int64_t window, n_windows, n_scans; /* tokens that so many layers see; layers that scan */
-    bool tied;
+    int64_t window, n_windows, n_scans; bool tied; /* tokens that so many layers see; layers that scan */
 } oz_arch_info;
 oz_status oz_arch_info_read(oz_arch_info *out, const json_t *config, oz_err *err);
-char *oz_config_differences(const json_t *a, const json_t *b); /* what changes the mathematics and is another in b: "rope_theta, rms_norm_eps" (oz_free); NULL: nothing, or one is not known */
+typedef struct oz_config_key { const char *path /* "rope_scaling.factor"; "": all */; bool of_logits /* not what ends or bounds a text */; const json_t *ours, *theirs; } oz_config_key;
+void oz_config_compare(const json_t *ours, const json_t *theirs, void (*each)(void *arg, const oz_config_key *k), void *arg); /* keys by which they differ as the model reads them; none where one is not read */
 /* Bytes that a token and a sequence keep, all layers together. Latent attention keeps latents where kv_b_proj is stored as floats, else what is expanded of them. */
 typedef struct oz_kv_size {
     int64_t bytes_tok, slot_bytes, latent_bytes_tok, expanded_bytes_tok; /* as it is run; of layers that scan, a sequence; if all that have latents kept them, or what is expanded */

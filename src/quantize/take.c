@@ -2,6 +2,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "base/progress.h"
+#include "base/str.h"
 #include "quantize/internal.h"
 
 static bool is_of(const oz_arch_list *l, size_t row, const char *module) { return row < l->n && strcmp(l->items[row].module, module) == 0; }
@@ -46,11 +47,17 @@ static void warn_of_norms(const oz_origin *base, const oz_origin *other, const b
                             oz_ckpt_path(base->ckpt), oz_ckpt_path(other->ckpt), differ, differ == 1 ? "" : "s");
 }
 
+static void add_key(void *arg, const oz_config_key *k) {
+    oz_buf *keys = arg;
+    if (k->of_logits) oz_buf_printf(keys, "%s%s", keys->len ? ", " : "", *k->path ? k->path : "all of it");
+}
+
 /* The result has one config. */
 static void warn_of_configs(const oz_origin *base, const oz_origin *other) {
-    char *keys = oz_config_differences(oz_ckpt_config(base->ckpt), oz_ckpt_config(other->ckpt));
-    if (keys) oz_log_warn("%s: its config says otherwise than that of %s, under which what is taken will run: %s", oz_ckpt_path(other->ckpt), oz_ckpt_path(base->ckpt), keys);
-    oz_free(keys);
+    oz_buf keys = {0};
+    oz_config_compare(oz_ckpt_config(base->ckpt), oz_ckpt_config(other->ckpt), add_key, &keys);
+    if (keys.len) oz_log_warn("%s: its config says otherwise than that of %s, under which what is taken will run: %s", oz_ckpt_path(other->ckpt), oz_ckpt_path(base->ckpt), keys.data);
+    oz_buf_deinit(&keys);
 }
 
 void oz_take_warn(const oz_origin *base, const oz_origin *other, const bool *kept) {

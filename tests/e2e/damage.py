@@ -276,7 +276,7 @@ UNNOTICED = [
     ('a type in the header of as many bytes', header('model.layers.2.input_layernorm.weight', 'dtype', 'F16'), 'model.layers.2.input_layernorm.weight'),
     ('a weight of the embedding', flip('model.embed_tokens.weight', 1, 0x80), 'model.embed_tokens: expected the original'),
     ('a weight of a norm', flip('model.norm.weight', 0, 0x40), 'model.norm.weight: expected the original'),
-    ('rope_theta', put('config.json', 'rope_theta', 10000.0), ''),
+    ('rope_theta', put('config.json', 'rope_theta', 10000.0), 'error: config.json.rope_theta: expected 500000.0 as the original has, found 10000.0'),
     ('two tokens change places', swap_tokens, ''),
     ('the text of the chat template', put('tokenizer_config.json', 'chat_template', '{{ messages[0].content }}!'), ''),
 ]
@@ -311,4 +311,5 @@ with tempfile.TemporaryDirectory() as work:
         rc, lines, err = verify(d)
         say(rc == 0 and not lines, f'cannot be noticed: {name}', f'exit {rc}, {lines[:3]} {err[-200:]}')
         rc, lines, err = verify(d, '--against', original)
-        say(rc == 0 and (any(text in x for x in lines) if text else not lines), f'beside the original it is {"found" if text else "not found either"}: {name}', f'exit {rc}, {lines[:3]} {err[-200:]}')
+        wrong = rc != (1 if any(x.startswith('error') for x in lines) else 0)
+        say(not wrong and (any(text in x for x in lines) if text else not lines), f'beside the original it is {"found" if text else "not found either"}: {name}', f'exit {rc}, {lines[:3]} {err[-200:]}')

@@ -48,3 +48,4 @@ same 'kl: no number' '' "$(cat "$T/out")"
 for i in {1..40}; do cat "$T/short"; done >"$T/long"
 same 'kl: windows of the length of the shorter model' "$((128 - 1)) 35" "$($OUNCE kl $G "$T/bf16" --text "$T/long" --json -q -t 1 | jq -r '.[0] | "\(.positions / .windows) \(.windows)"')"
 fails 'kl: one that was asked for' 1 '--ctx 129: must be 2..128' $OUNCE kl $G "$T/bf16" --text "$T/long" --ctx 129 -q -t 1
+fails 'kl: as it was asked for, beside a shorter text' 1 '--ctx 99999: must be 2..128' $OUNCE kl $G "$T/bf16" --text "$T/long" --limit-tokens 200 --ctx 99999 -q -t 1

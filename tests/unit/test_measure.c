@@ -140,7 +140,7 @@ static void test_kl_limits(void **st) {
     rig_open(&r);
     oz_err e = {0};
     oz_kl out;
-    check(oz_kl_run(&out, r.model, 2, r.ids, r.n, &(oz_kl_cfg){.ctx = 1000, .limit_tok = 30}, &e), &e); /* one window of 30 */
+    check(oz_kl_run(&out, r.model, 2, r.ids, r.n, &(oz_kl_cfg){.ctx = 500, .limit_tok = 30}, &e), &e); /* one window of 30 */
     assert_int_equal(out.positions, 29);
     assert_int_equal(oz_kl_run(&out, r.model, 2, r.ids, 1, &(oz_kl_cfg){.ctx = 24}, &e), OZ_E_ARG);
     assert_non_null(strstr(e.msg, "1 tokens"));
