@@ -20,6 +20,7 @@ typedef struct item {
     const oz_origin *from;
     const oz_tensor *tensor;     /* BYTES, FLOATS */
     oz_module module;            /* MODULE_* */
+    const oz_scheme *scheme;     /* MODULE_*: it is stored under */
     oz_weight weight;            /* MODULE_*; of FLOATS only the order of the rows counts */
     oz_recode recode;
     oz_dtype to;                 /* of floats */
@@ -110,7 +111,7 @@ static oz_status add_module_floats(oz_convert *c, item *it, oz_dtype to, oz_err 
 
 /* What has no form of its own is counted, and becomes floats where losses are allowed. */
 static oz_status add_lossy(oz_convert *c, item *it, const char *why, oz_err *err) {
-    const char *what = it->recode.from->quantized ? it->recode.from->name : oz_dtype_get(oz_codec_get(it->weight.codec)->dtype)->name;
+    const char *what = it->scheme->quantized ? it->scheme->name : oz_dtype_get(oz_codec_get(it->weight.codec)->dtype)->name;
     if (c->n_lossy++ == 0) c->lossy = oz_asprintf("%s: %s has no form in compressed-tensors without loss: %s", it->module.name, what, why);
     it->kind = MODULE_FLOATS;
     return add_module_floats(c, it, oz_arch_dtype(c->config), err);
@@ -145,6 +146,7 @@ static oz_status add_weight(oz_convert *c, const oz_origin *s, size_t row, oz_sc
         return OZ_OK;
     }
     it = module_item(c, c->cfg.compressed ? MODULE_MADE : MODULE_FLOATS, s, &m);
+    it->scheme = scheme;
     OZ_TRY(oz_scheme_bind(&it->weight, s->ckpt, &m, scheme, err));
     return c->cfg.compressed ? add_recoded(c, it, scheme, becomes, err) : add_module_floats(c, it, c->cfg.to, err);
 }
@@ -251,8 +253,17 @@ static oz_status plan_tensors(oz_convert *c, oz_err *err) {
     oz_free(done);
     if (st == OZ_OK && c->n_left_out)
         oz_log_warn("%s: is of no module of this model, and without the config of its scheme nothing says what its codes mean: left out, as %zu tensors in all (%s)", c->left_out->name, c->n_left_out, c->left_out->file_name);
-    if (st == OZ_OK && base->kv.quantized && !c->cfg.compressed) oz_log_warn("%s: its quantized cache (kv_cache_scheme and its scales) is left out: plain floats cannot say it", oz_ckpt_path(base->ckpt));
     return st;
+}
+
+/* What is more than weights has no place among floats. */
+static void warn_of_floats(const oz_convert *c) {
+    const oz_origin *base = &c->origins[0];
+    size_t n = 0, first = 0;
+    for (size_t i = 0; i < c->n_items; i++)
+        if (c->items[i]->kind == MODULE_FLOATS && c->items[i]->scheme->act != OZ_ACT_NONE && n++ == 0) first = i;
+    if (n) oz_log_warn("%s (scheme %s), and %zu modules in all: their inputs are not quantized any more, plain floats cannot say it", c->items[first]->module.name, c->items[first]->scheme->name, n);
+    if (base->kv.quantized) oz_log_warn("%s: its quantized cache (kv_cache_scheme and its scales) is left out: plain floats cannot say it", oz_ckpt_path(base->ckpt));
 }
 
 static void floats_config(json_t *c, oz_dtype to) {
@@ -399,7 +410,7 @@ static oz_status plan(oz_convert *c, const oz_ckpt *ckpt, oz_err *err) {
     OZ_TRY(plan_tensors(c, err));
     OZ_TRY(check_lossy(c, err));
     if (c->cfg.compressed) OZ_TRY(compressed_config(c, err));
-    else floats_config(c->config, c->cfg.to);
+    else warn_of_floats(c), floats_config(c->config, c->cfg.to);
     count_modules(c);
     if (c->origins[0].by_name) OZ_TRY(check_result(c, err));
     return oz_layout_fix(c->layout, err);

@@ -17,6 +17,10 @@ for d in "$Q"/*/; do
     compressed "$T/$n" "$T/again" >"$T/log" 2>&1
     same "$n, converted again, is the same" "$(cd "$T/$n" && sha256sum *)" "$(cd "$T/again" && sha256sum *)"
 done
+$OUNCE convert $Q/fp8-dynamic -o "$T/a" --to f32 --force -q >"$T/log" 2>"$T/err"
+same 'inputs that were quantized and are no more' 'warning: model.layers.0.mlp.down_proj (scheme FP8_DYNAMIC), and 14 modules in all: their inputs are not quantized any more, plain floats cannot say it' "$(cat "$T/err")"
+$OUNCE convert $Q/w4a16-g128 -o "$T/a" --to f32 --force -q >"$T/log" 2>"$T/err"
+same 'no word where none were' '' "$(cat "$T/err")"
 same 'GPTQ keeps its order of columns' group "$(jq -r .quantization_config.config_groups.group_0.weights.actorder "$T/gptq-v1-desc-act/config.json")"
 same 'AWQ with zero points is asymmetric' false "$(jq .quantization_config.config_groups.group_0.weights.symmetric "$T/awq-gemm/config.json")"
 same 'blocks of fp8 stay blocks' '[128,128]' "$(jq -c .quantization_config.config_groups.group_0.weights.block_structure "$T/fp8-native-block/config.json")"
