@@ -231,9 +231,15 @@ static oz_status add_other(oz_convert *c, const oz_tensor *t, oz_err *err) {
     return OZ_OK;
 }
 
+/* Of several checkpoints, the one that a message speaks of. */
+static oz_status of_origin(oz_status st, const oz_convert *c, const oz_origin *o, oz_err *err) {
+    return st != OZ_OK && c->cfg.n_takes ? oz_err_prefix(err, "%s", oz_ckpt_path(o->ckpt)) : st;
+}
+
 static oz_status add_taken(oz_convert *c, size_t row, oz_err *err) {
     const oz_origin *from = &c->origins[c->origin_of[row]];
-    return add_module(c, from, (size_t)oz_origin_row(from, c->origins[0].list.items[row].module), &c->becomes[row], err);
+    const int64_t at = oz_origin_row(from, c->origins[0].list.items[row].module);
+    return of_origin(add_module(c, from, (size_t)at, &c->becomes[row], err), c, from, err);
 }
 
 static oz_status plan_tensors(oz_convert *c, oz_err *err) {
@@ -390,8 +396,9 @@ static oz_status origins_open(oz_convert *c, const oz_ckpt *ckpt, oz_err *err) {
         c->origins[0] = (oz_origin){.ckpt = ckpt};
         st = OZ_OK;
     }
-    OZ_NEED(st == OZ_OK, err, st, "%s", why.msg);
-    for (size_t k = 0; k < c->cfg.n_takes; k++) OZ_TRY(oz_origin_open(&c->origins[k + 1], c->cfg.takes[k].other, err));
+    if (st != OZ_OK && why.code != OZ_OK) oz_err_set(err, st, __FILE__, __LINE__, "%s", why.msg);
+    if (st != OZ_OK) return of_origin(st, c, &c->origins[0], err);
+    for (size_t k = 1; k <= c->cfg.n_takes; k++) OZ_TRY(of_origin(oz_origin_open(&c->origins[k], c->cfg.takes[k - 1].other, err), c, &c->origins[k], err));
     return OZ_OK;
 }
 

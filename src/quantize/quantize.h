@@ -21,7 +21,7 @@ typedef struct oz_convert_cfg {
     const oz_convert_take *takes; size_t n_takes;
     size_t shard_bytes; /* 0: no limit */
 } oz_convert_cfg;
-/* ckpt and what cfg points to must outlive the conversion. */
+/* ckpt and what cfg points to must outlive the conversion. Refuses what would be no model that loading takes, but of an architecture that is not known (floats of a dense one), and that is a warning. */
 oz_status oz_convert_new(oz_convert **out, const oz_ckpt *ckpt, const oz_convert_cfg *cfg, oz_err *err);
 void oz_convert_free(oz_convert **c);
 const oz_layout *oz_convert_layout(const oz_convert *c);

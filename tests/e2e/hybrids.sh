@@ -51,6 +51,11 @@ cp -r "$T/bias8" "$T/less" && header "$T/less/model.safetensors" 'with_entries(.
 refused 'a bias of another name' 'model.layers.1.mlp.up_proj.b: expected no such tensor' $B --take "re:.*up_proj=$T/less"
 $OUNCE convert $B -o "$T/biased" --to compressed-tensors --take "re:.*q_proj=$T/bias8" -q >"$T/log" 2>&1
 ok 'biases of both are taken along' $OUNCE verify "$T/biased"
+cp -r "$T/plain8" "$T/nine" && jq '.quantization_config.config_groups.group_0.weights.num_bits = 9' "$T/plain8/config.json" >"$T/nine/config.json"
+refused "a config that is wrong: whose" "$T/nine: quantization_config.config_groups.group_0.weights.num_bits: must be 2..8, found 9" "$T/plain" --take "re:.*q_proj=$T/nine"
+refused "a config that is wrong: the model's" "$T/nine: quantization_config.config_groups.group_0.weights.num_bits: must be 2..8, found 9" "$T/nine" --take "re:.*q_proj=$T/plain"
+cp -r "$T/plain8" "$T/cut" && header "$T/cut/model.safetensors" 'with_entries(.key |= sub("layers.1.mlp.up_proj.weight_scale"; "others"))' 0
+refused 'a scale that is missing' "$T/cut: model.layers.1.mlp.up_proj.weight_scale: not in the checkpoint" "$T/plain" --take "re:.*up_proj=$T/cut"
 
 # ---- tied heads ----
 fails 'a tied head has nothing to take' 1 "--take 'lm_head': matches nothing but lm_head, which has no tensor of its own: both models tie it" $OUNCE convert "$T/plain8" -o "$T/x" --to f32 --take "lm_head=$T/plain"
