@@ -222,8 +222,9 @@ static oz_status compare_one(oz_compared *c, bool *done, const oz_verify sides[2
     *done = false;
     if (k < 0) return oz_found_error(f, "%s: expected a tensor of the original too, found none there (%s)", t->name, sides[1].model), OZ_OK;
     const oz_arch_tensor *o = &sides[1].list.items[k];
+    char theirs[OZ_DIMS_TEXT], ours[OZ_DIMS_TEXT];
     if (o->rows != t->rows || o->cols != t->cols)
-        return oz_found_error(f, "%s: expected [%lld, %lld] as the original has, found [%lld, %lld]", t->name, (long long)o->rows, (long long)o->cols, (long long)t->rows, (long long)t->cols), OZ_OK;
+        return oz_found_error(f, "%s: expected %s as the original has, found %s", t->name, oz_dims_show(theirs, o->n_dims, o->dims), oz_dims_show(ours, t->n_dims, t->dims)), OZ_OK;
     *c = (oz_compared){.name = oz_strdup(t->cols ? t->module : t->name), .scheme = s->name, .quantized = s->quantized};
     oz_weight w, original;
     oz_status st = OZ_OK;

@@ -76,6 +76,7 @@ error: config.json.rope_theta: expected 500000.0 as the original has, found 1234
 beside 'what ends a text' llama '.eos_token_id = 5' 0 'warning: config.json.eos_token_id: expected 2 as the original has, found 5'
 beside 'how long it may be' llama '.max_position_embeddings = 1024' 0 'warning: config.json.max_position_embeddings: expected 512 as the original has, found 1024'
 beside 'the class' llama '.architectures = ["X"]' 0 'warning: config.json.architectures: expected ["LlamaForCausalLM"] as the original has, found ["X"]'
+fails 'an original of other shapes' 1 'error: model.norm.weight: expected [64] as the original has, found [96]' bash -c "$OUNCE verify $M/llama --against $M/llama-tied-bias >&2"
 for f in '.initializer_range = 1' '.head_dim = 24' '.torch_dtype = "float32"' '.sliding_window = 5' '.rms_norm_eps = 9.99999974737875e-06' \
     '.rope_parameters = {rope_theta, rope_type: "llama3"} + .rope_scaling | del(.rope_theta, .rope_scaling)'; do beside "the same: $f" llama "$f" 0 ''; done
 beside 'the same: what later libraries call it' qwen3_moe '.num_local_experts = .num_experts | del(.num_experts)' 0 ''
