@@ -41,7 +41,8 @@ def write(path, kind, rng):
     raw = {n: blocks(rng, kind, ROWS if n == 'token_embd' else HIDDEN, HIDDEN) for n in ('token_embd', 'blk.0.attn_q', 'blk.0.ffn_down')}
     for n, r in raw.items():
         w.add_tensor(n + '.weight', r, raw_dtype=kind) if kind not in (T.F32, T.F16) else w.add_tensor(n + '.weight', r.view(np.float32 if kind == T.F32 else np.float16))
-    w.add_tensor('output_norm.weight', np.ones(HIDDEN, np.float32))
+    for n in ('output_norm', 'blk.0.attn_norm', 'blk.0.ffn_norm'): w.add_tensor(n + '.weight', np.ones(HIDDEN, np.float32))
+    for n in ('attn_k', 'attn_v', 'attn_output', 'ffn_gate', 'ffn_up'): w.add_tensor(f'blk.0.{n}.weight', np.zeros((HIDDEN, HIDDEN), np.float32))  # only whole models are converted
     w.write_header_to_file(), w.write_kv_data_to_file(), w.write_tensors_to_file(), w.close()
     return {n: gguf.dequantize(r, kind) for n, r in raw.items()}
 
