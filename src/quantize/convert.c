@@ -119,6 +119,7 @@ static oz_status add_lossy(oz_convert *c, item *it, const char *why, oz_err *err
 
 static oz_status add_recoded(oz_convert *c, item *it, const oz_scheme *from, oz_scheme *becomes, oz_err *err) {
     const char *why = oz_recode_plan(&it->recode, from, &it->weight);
+    oz_scheme_drop(it->from->ckpt, &it->module);
     if (why) return add_lossy(c, it, why, err);
     oz_part parts[OZ_MAX_PARTS];
     const int n = oz_scheme_parts(parts, &it->recode.to, it->module.rows, it->module.cols, it->recode.scale_dtype);
@@ -251,6 +252,7 @@ static oz_status plan_tensors(oz_convert *c, oz_err *err) {
         const int64_t row = oz_origin_owner(base, t->name);
         if (row < 0) st = add_other(c, t, err);
         else if (!done[row]) st = add_taken(c, (size_t)row, err), done[row] = true;
+        if (st == OZ_OK && oz_interrupted()) st = OZ_E_INTERRUPTED; /* of blocks all scales are looked at */
     }
     for (size_t i = 0; i < base->list.n && st == OZ_OK; i++) { /* a tied head has no tensor, and may get one */
         if (c->origin_of[i] && !done[i]) st = add_taken(c, i, err);
