@@ -37,6 +37,7 @@ extern const oz_opt oz_cli_opts_output[]; /* -q --json */
 typedef struct oz_cli_out { const char *path, *max_shard; bool force, dry_run; } oz_cli_out;
 extern oz_cli_out oz_cli_output;
 extern const oz_opt oz_cli_opts_write[];
+bool oz_cli_size_parse(size_t *out, const char *s); /* "5GB", "800M", "2GiB", "100" */
 /* OZ_E_USAGE without -o (a dry run needs none) or with a size that is none; OZ_E_ARG if --force would delete what is no checkpoint, or the
  * model that is read. */
 oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err);

@@ -3,13 +3,12 @@
 #include "base/mem.h"
 #include "base/progress.h"
 #include "base/str.h"
-#include "cli/cli.h"
-#include "quantize/quantize.h"
+#include "cli/budget.h"
 #include <stdio.h>
 #include <string.h>
 
 static const char *scheme_name, *recipe_path;
-static const char *method, *calibration; /* method NULL: rtn */
+static const char *method, *calibration, *target_bytes; /* method NULL: rtn */
 static int64_t group_size; /* 0: the scheme's own */
 static int64_t n_samples, max_seq_len; /* 0: not given */
 static double dampening, strength; /* 0: not given */
@@ -23,7 +22,8 @@ static const oz_opt opts[] = {
     {"group-size", 0, OZ_OPT_INT, &group_size, 0, 1 << 24, NULL, "N",
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
     {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq|smoothquant|awq|smoothquant+gptq|awq+gptq", "M", "rtn, the default: round to nearest; the others: see above"},
-    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8 and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
+    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8, --target-bytes and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
+    {"target-bytes", 0, OZ_OPT_STR, &target_bytes, 0, 0, NULL, "SIZE", "of all tensors of the modules that are reached: each one's scheme is chosen, see above; 60M, 1.5GB, or bytes"},
     {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE; default 128"},
     {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence; default 512"},
     {"dampening-frac", 0, OZ_OPT_FLOAT, &dampening, 1e-6, 1, NULL, "X", "gptq: share of the mean diagonal that is added to a Hessian's diagonal; default 0.01"},
@@ -37,7 +37,7 @@ static const oz_opt *const tables[] = {opts, oz_cli_opts_write, oz_cli_opts_outp
 static oz_buf details;
 static oz_opt_cmd cmd = {
     .name = "quantize",
-    .usage = "MODEL -o DIR (--scheme S | --recipe FILE) [options]",
+    .usage = "MODEL -o DIR (--scheme S | --target-bytes SIZE | --recipe FILE) [options]",
     .summary = "write a compressed-tensors checkpoint",
     .tables = tables,
     .min_args = 1,
@@ -57,6 +57,10 @@ static const oz_opt_cmd *describe(void) {
                           "(a router too, by powers of two). What is large in the inputs goes into the weights (smoothquant, for schemes that round inputs), or weights that meet large inputs are made "
                           "large (awq). Each set of modules has its own strength: the one whose outputs on calibration text, weights and inputs rounded as the scheme says, change least, nothing moved being "
                           "one of them; --smoothing-strength gives it. A set with a module that --ignore keeps is left as it is. Then weights are rounded to nearest, or by GPTQ: smoothquant+gptq, awq+gptq.\n\n"
+                          "--target-bytes chooses a scheme for each module, so that together they take at most so many bytes and change the model least: of W4A16 and W4A16_ASYM in groups of 128, 64 and 32, W8A16, and the module as it is; "
+                          "--scheme, where it is given, is the least. Modules that vLLM runs as one (q, k, v; gate, up; a layer's experts) share a choice. What the leanest scheme does to the model is measured for each "
+                          "of them alone, as a KL divergence over 8 sequences of the calibration text; another scheme is expected to do that times the ratio of errors at the modules' outputs, on 16 sequences. "
+                          "It goes with every method, and the result is an ordinary checkpoint with a group a scheme.\n\n"
                           "--recipe takes llm-compressor's recipes: stages of modifiers, of which QuantizationModifier (round to nearest) and GPTQModifier are done, each with targets, ignore and "
                           "scheme (a name in llm-compressor's meaning, where W8A16 has groups of 128), or config_groups with weights and input_activations: num_bits, type, symmetric, strategy, "
                           "group_size, block_structure, dynamic, and a format. As there, Linear reaches lm_head unless it is ignored, and of several targets the most specific one counts. Modifiers may be mixed; "
@@ -140,20 +144,20 @@ static oz_status text_run(json_t **errors, oz_quantize *q, const char *model, oz
 }
 
 /* Options that change nothing where nothing takes a text. */
-static oz_status idle_check(oz_err *err) {
-    const struct { const char *name; bool given; } of_text[] = {{"--calibration", calibration != NULL}, {"--num-calibration-samples", n_samples != 0}, {"--max-seq-length", max_seq_len != 0}, {"--resume", resume}};
+static oz_status idle_check(bool budget, oz_err *err) {
+    const struct { const char *name; bool given; } of_text[] = {{"--calibration", calibration && !budget}, {"--num-calibration-samples", n_samples && !budget}, {"--max-seq-length", max_seq_len && !budget}, {"--resume", resume}};
     for (size_t i = 0; i < sizeof of_text / sizeof *of_text; i++)
-        OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither GPTQ nor static scales of inputs", of_text[i].name, recipe_path ? "--recipe" : "--method rtn with --scheme",
-                recipe_path ? recipe_path : scheme_name);
+        OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither GPTQ nor static scales of inputs", of_text[i].name, recipe_path ? "--recipe" : budget ? "--method rtn with" : "--method rtn with --scheme",
+                recipe_path ? recipe_path : budget ? "--target-bytes" : scheme_name);
     return OZ_OK;
 }
 
-static oz_status write_out(oz_quantize *q, const char *model, oz_err *err) {
+static oz_status write_out(oz_quantize *q, const oz_budget *budget, const char *model, oz_err *err) {
     int64_t start = oz_clock_us();
     json_t *errors = NULL;
     const char *wants = oz_quantize_wants_text(q);
     OZ_NEED(!wants || calibration, err, OZ_E_USAGE, "--calibration: %s needs text to calibrate with", wants);
-    if (!wants) OZ_TRY(idle_check(err));
+    if (!wants) OZ_TRY(idle_check(budget != NULL, err));
     OZ_NEED(oz_quantize_folds(q) || strength == 0, err, OZ_E_USAGE, "--smoothing-strength: --method %s moves no scales", method ? method : "rtn");
     if (wants || !oz_cli_output.dry_run) {
         oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
@@ -165,14 +169,38 @@ static oz_status write_out(oz_quantize *q, const char *model, oz_err *err) {
     const oz_scheme *s = one_scheme(q);
     json_object_set_new(more, "method", json_string(recipe_path ? "recipe" : method ? method : "rtn"));
     if (errors) json_object_set_new(more, "errors", errors);
+    if (budget) json_object_set(more, "budget", (json_t *)oz_budget_report(budget));
     if (s && s->group_size) json_object_set_new(more, "group_size", json_integer(s->group_size));
     oz_cli_write_report(oz_quantize_layout(q), more);
     return OZ_OK;
 }
 
+/* A scheme for each module, by what it does on calibration text. */
+static oz_status budget_make(oz_budget **out, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, size_t target, const char *model, oz_err *err) {
+    oz_calibration c = {0};
+    oz_dev *dev = NULL;
+    OZ_TRY(oz_cli_of_model(oz_budget_new(out, ckpt, cfg, (int64_t)target, err), model, err));
+    OZ_TRY(calibration_read(&c, model, err));
+    oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
+    oz_status st = oz_dev_open(&dev, &(oz_dev_cfg){"cpu", (int)oz_cli_common.threads, "auto", true}, err);
+    if (st == OZ_OK) st = oz_cli_budget(*out, &c, pool, &(oz_cli_budget_cfg){dev, ckpt, model}, err);
+    oz_dev_close(&dev);
+    oz_pool_free(&pool);
+    oz_calibration_deinit(&c);
+    return st;
+}
+
+static oz_status target_check(size_t *target, oz_quantize_cfg *cfg, oz_err *err) {
+    OZ_NEED(oz_cli_size_parse(target, target_bytes) && *target > 0, err, OZ_E_USAGE, "--target-bytes: must be a number of bytes, 60M, 1.5GB or 2GiB, found \"%s\"", target_bytes);
+    OZ_NEED(calibration, err, OZ_E_USAGE, "--calibration: --target-bytes needs text to measure modules with");
+    OZ_NEED(scheme_name || !group_size, err, OZ_E_USAGE, "--group-size: --target-bytes chooses groups, too; with --scheme it is that of the least scheme");
+    cfg->scheme = OZ_SCHEME_DENSE;
+    return scheme_name ? oz_cli_scheme_find(&cfg->scheme, scheme_name, group_size, err) : OZ_OK;
+}
+
 /* A recipe says all that these say. */
 static oz_status recipe_check(oz_err *err) {
-    const struct { const char *name; bool given; } said[] = {{"--scheme", scheme_name != NULL}, {"--group-size", group_size != 0}, {"--method", method != NULL}, {"--targets", targets.n > 0},
+    const struct { const char *name; bool given; } said[] = {{"--scheme", scheme_name != NULL}, {"--group-size", group_size != 0}, {"--method", method != NULL}, {"--target-bytes", target_bytes != NULL}, {"--targets", targets.n > 0},
                                                              {"--ignore", ignore.n > 0}, {"--dampening-frac", dampening != 0}, {"--smoothing-strength", strength != 0}};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) OZ_NEED(!said[i].given, err, OZ_E_USAGE, "%s: --recipe says that; leave one of them out", said[i].name);
     return OZ_OK;
@@ -183,16 +211,21 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_recipe *recipe = NULL;
     oz_ckpt *ckpt = NULL;
     oz_quantize *q = NULL;
-    OZ_TRY(recipe_path ? recipe_check(err) : oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
+    oz_budget *budget = NULL;
+    size_t target = 0;
+    OZ_TRY(recipe_path ? recipe_check(err) : target_bytes ? target_check(&target, &cfg, err) : oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
     OZ_NEED(recipe_path || (method && strstr(method, "gptq")) || dampening == 0, err, OZ_E_USAGE, "--dampening-frac: --method %s has no Hessian to add it to", method ? method : "rtn");
     OZ_TRY(oz_cli_write_check(&cfg.shard_bytes, args[0], err));
     oz_status st = recipe_path ? oz_recipe_read(&recipe, recipe_path, err) : OZ_OK;
     cfg.recipe = recipe;
     if (st == OZ_OK) st = oz_cli_of_model(oz_ckpt_open(&ckpt, args[0], err), args[0], err);
+    if (st == OZ_OK && target) st = budget_make(&budget, ckpt, &cfg, target, args[0], err);
+    cfg.budget = budget;
     if (st == OZ_OK && (st = oz_quantize_new(&q, ckpt, &cfg, err)) != OZ_OK && !recipe_path) oz_cli_of_model(st, args[0], err); /* else it may lie in the recipe */
     oz_recipe_free(&recipe);
-    if (st == OZ_OK) st = write_out(q, args[0], err);
+    if (st == OZ_OK) st = write_out(q, budget, args[0], err);
     oz_quantize_free(&q);
+    oz_budget_free(&budget);
     oz_ckpt_close(&ckpt);
     return st;
 }

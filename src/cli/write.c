@@ -24,10 +24,10 @@ const oz_opt oz_cli_opts_write[] = {
 static const struct {
     const char *unit;
     double bytes;
-} units[] = {{"", 1},      {"B", 1},         {"KB", 1e3},      {"MB", 1e6},      {"GB", 1e9},
+} units[] = {{"", 1},      {"B", 1},   {"K", 1e3},       {"M", 1e6},       {"G", 1e9},        {"KB", 1e3},       {"MB", 1e6},       {"GB", 1e9},
              {"TB", 1e12}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1099511627776.0}};
 
-static bool parse_size(size_t *out, const char *s) {
+bool oz_cli_size_parse(size_t *out, const char *s) {
     char *end;
     errno = 0;
     double v = strtod(s, &end);
@@ -77,7 +77,7 @@ static void heard(void *arg, const char *text) { json_array_append_new(arg, oz_j
 oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err) {
     if (oz_cli_common.json && !warnings) oz_log_listen(heard, warnings = json_array());
     OZ_NEED(oz_cli_output.path || oz_cli_output.dry_run, err, OZ_E_USAGE, "--output: say where to write (-o DIR)");
-    OZ_NEED(parse_size(shard_bytes, oz_cli_output.max_shard), err, OZ_E_USAGE,
+    OZ_NEED(oz_cli_size_parse(shard_bytes, oz_cli_output.max_shard), err, OZ_E_USAGE,
             "--max-shard-size: must be a number of bytes, or one with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, found %s",
             oz_cli_output.max_shard);
     if (oz_cli_output.path) OZ_TRY(oz_outdir_check(oz_cli_output.path, err));

@@ -2,6 +2,7 @@
 #ifndef OZ_QUANTIZE_INTERNAL_H
 #define OZ_QUANTIZE_INTERNAL_H
 #include "base/map.h"
+#include "base/map.h"
 #include "base/progress.h"
 #include "model/model.h"
 #include "quantize/quantize.h"
@@ -35,7 +36,7 @@ struct oz_quantize {
     size_t *modules; /* of items: the matrices */
     size_t n_modules;
     oz_layout *layout;
-    json_t *config, *recipe; /* recipe: NULL without one */
+    json_t *config, *recipe, *budget; /* recipe, budget (its report): NULL without one */
     double dampening;        /* of GPTQ */
     const oz_transform *transform; /* chooses the scales of folds; NULL: there are none */
     char *method;                  /* as it was given */
@@ -170,6 +171,28 @@ typedef struct oz_gptq { const oz_hessian *hessian; const oz_factor *factor; con
  * the text gives no input. */
 typedef struct oz_gptq_result { void *codes, *scales; int8_t *zeros; int64_t code_row_bytes, scale_row_bytes; double before, after; } oz_gptq_result;
 oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, const char *what, oz_err *err);
+
+/* ---- bits under a budget (budget.c, budget_errors.c) ---- */
+enum { OZ_BUDGET_OPTIONS = 9 };
+/* error: squared, of the rounded weights, at the outputs on calibration text; cost: the KL that is expected of it. */
+typedef struct oz_budget_option { oz_scheme scheme; int64_t bytes; double error, cost; } oz_budget_option;
+typedef struct oz_budget_set {
+    char *name;
+    int layer;
+    size_t *items; const char **modules; size_t n; /* of q's list */
+    oz_budget_option options[OZ_BUDGET_OPTIONS]; int n_options, chosen; /* by bytes; the last one is not quantized */
+    double least_error; /* of the leanest, rounded to nearest */
+    double kl;          /* what that one does alone */
+} oz_budget_set;
+struct oz_budget {
+    oz_quantize *q;     /* what is reached, and the weights */
+    int64_t target_bytes;
+    bool gptq; double dampening;
+    oz_budget_set *sets; size_t n_sets;
+    size_t *set_of;     /* [q->list.n]: an item's set + 1, 0: none */
+    json_t *report, *calibration;
+};
+const oz_scheme *oz_budget_scheme(const oz_budget *b, size_t item); /* chosen for an item of the list that was reached */
 
 /* ---- digests (digest.c): sha256 in hexadecimal; OZ_E_INTERRUPTED has no message ---- */
 /* Of names, types and bytes, in the order of the list. what: for the progress line. */

@@ -69,6 +69,7 @@ typedef struct oz_quantize_cfg {
     const char *const *targets, *const *ignore; /* patterns of scheme.h; no targets: what the scheme reaches. A class name does not reach lm_head or a router. Of a scheme for experts they are targets besides these */
     size_t n_targets, n_ignore;
     const oz_recipe *recipe; /* says all of these in their place; NULL: none */
+    const struct oz_budget *budget; /* says the scheme of each module that is reached, in place of `scheme`; it was made of this cfg and chosen. NULL: none */
     size_t shard_bytes; /* 0: no limit */
 } oz_quantize_cfg;
 /* What a matrix of the model becomes. */
@@ -107,6 +108,21 @@ typedef struct oz_quantize_text_cfg {
 } oz_quantize_text_cfg;
 /* All that can be wrong with the text for this model: ids, lengths. Warns of linear modules with more columns than the text has tokens. */
 oz_status oz_quantize_text_check(oz_quantize *q, const oz_calibration *calibration, oz_err *err);
+/* ---- bits under a budget: the scheme of each module, so that all take at most so many bytes and cost the least ---- */
+typedef struct oz_budget oz_budget;
+/* What cfg's patterns reach; cfg->scheme is the least that a module gets, not quantized: any. OZ_E_ARG: target_bytes (of all tensors of those modules) is less than the least there is, which is
+ * named, or as much as they take as they are. ckpt must outlive it. */
+oz_status oz_budget_new(oz_budget **out, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, int64_t target_bytes, oz_err *err);
+void oz_budget_free(oz_budget **b);
+typedef struct oz_budget_part { const char *name; int layer; const char *const *modules; size_t n_modules; const oz_scheme *leanest; } oz_budget_part; /* modules that share a choice */
+size_t oz_budget_count(const oz_budget *b);
+oz_budget_part oz_budget_at(const oz_budget *b, size_t i);
+/* m: the whole model, opened with OZ_TAP_LINEAR for calls as long as the longest sequence. Memory: a residual a token. */
+struct oz_model;
+oz_status oz_budget_errors(oz_budget *b, struct oz_model *m, const oz_calibration *c, oz_pool *pool, oz_err *err);
+void oz_budget_choose(oz_budget *b, const double *kl /* what the leanest scheme does to each part alone */, const char *version /* of the program */);
+const json_t *oz_budget_report(const oz_budget *b); /* {target_bytes, bytes, kl_expected, calibration, program, version, sets}; borrowed */
+
 /* report: a new list of {module, tokens, before, after, dampening} of what GPTQ made: tokens that reached it; tr(E H E^T) / tr(W H W^T) of rounding to nearest and
  * of what was written, null where the text gives it no input. OZ_E_INTERRUPTED keeps what --resume takes up. */
 oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *target, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err);

@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "quantize/internal.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef oz_quantize_item item;
@@ -172,6 +173,7 @@ oz_status oz_quantize_new(oz_quantize **out, const oz_ckpt *ckpt, const oz_quant
     q->ckpt = ckpt;
     q->dampening = cfg->recipe ? cfg->recipe->dampening : cfg->dampening;
     q->recipe = cfg->recipe ? json_incref(cfg->recipe->json) : NULL;
+    q->budget = cfg->budget ? json_incref(cfg->budget->report) : NULL;
     q->layout = oz_layout_new(cfg->shard_bytes);
     q->method = oz_strdup(cfg->method ? cfg->method : "rtn"), q->strength = cfg->strength;
     oz_status st = plan(q, cfg, err);
@@ -188,6 +190,7 @@ void oz_quantize_free(oz_quantize **pq) {
     oz_layout_free(&q->layout);
     json_decref(q->config);
     json_decref(q->recipe);
+    json_decref(q->budget);
     oz_free(q->items);
     oz_free(q->modules);
     oz_free(q->method);
@@ -239,12 +242,26 @@ static oz_status write_tensors(oz_quantize *q, const char *dir, oz_pool *pool, o
     return st;
 }
 
+/* How it was made, where text had a say. */
+static oz_status recipe_write(const oz_quantize *q, const char *dir, oz_err *err) {
+    if (!q->budget) return OZ_OK;
+    json_t *r = json_pack("{s:s, s:s, s:O}", "method", "rtn", "scheme", "mixed", "budget", q->budget);
+    char *text = json_dumps(r, JSON_INDENT(2) | JSON_SORT_KEYS), *path = oz_path_join(dir, "ounce_recipe.json"), *line = oz_asprintf("%s\n", text);
+    oz_status st = oz_file_write_atomic(path, line, strlen(line), err);
+    oz_free(line);
+    oz_free(path);
+    free(text);
+    json_decref(r);
+    return st;
+}
+
 oz_status oz_quantize_run(oz_quantize *q, const char *target, bool force, oz_pool *pool, oz_err *err) {
     oz_outdir *dir;
     OZ_NEED(!oz_quantize_wants_text(q), err, OZ_E_ARG, "%s needs calibration", oz_quantize_wants_text(q));
     OZ_TRY(oz_outdir_open(&dir, target, force, err));
     oz_status st = oz_ckpt_copy_side_files(q->ckpt, oz_outdir_path(dir), err);
     if (st == OZ_OK) st = oz_config_write(q->config, oz_outdir_path(dir), err);
+    if (st == OZ_OK) st = recipe_write(q, oz_outdir_path(dir), err);
     if (st == OZ_OK) st = write_tensors(q, oz_outdir_path(dir), pool, err);
     if (st == OZ_OK) st = oz_outdir_commit(dir, err);
     oz_outdir_close(&dir);

@@ -45,6 +45,8 @@ static oz_status by_patterns(oz_quantize *q, const oz_quantize_cfg *cfg, bool gp
         if (q->list.items[i].is_bias) continue;
         st = select_module(&q->items[i].quantized, &q->items[i].ignored, &s, &q->list.items[i], err);
         q->items[i].scheme = cfg->scheme, q->items[i].gptq = gptq;
+        if (!cfg->budget || !q->items[i].quantized) continue;
+        q->items[i].scheme = *oz_budget_scheme(cfg->budget, i), q->items[i].quantized = q->items[i].scheme.quantized, q->items[i].ignored = !q->items[i].quantized;
     }
     if (st == OZ_OK) st = check_used(&s, err);
     oz_free(s.target_used);

@@ -78,6 +78,7 @@ bool oz_scheme_is_kv(const char *tensor); /* a name that scales of the cache hav
 json_t *oz_scheme_config(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_kv_scheme *kv);
 
 /* What of a config written so vLLM refuses or misreads (formats.md sections 4.2, 4.3, 5.1): warnings, one for each kind of thing, with the first module and how many there are. */
+char *oz_vllm_whole(const char *module); /* what it is a part of there, and shares a scheme with ("model.layers.0.self_attn.qkv_proj"), or itself; oz_free */
 void oz_scheme_vllm(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_findings *f);
 
 /* The tensors that a module under a scheme is stored as. */

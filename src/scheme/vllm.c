@@ -57,6 +57,12 @@ static const char *whole(size_t *parent, const char *name) {
     return last ? *parent = (size_t)(last - name), oz_fused_name(last + 1) : NULL;
 }
 
+char *oz_vllm_whole(const char *module) {
+    size_t parent;
+    const char *fused = whole(&parent, module);
+    return fused ? oz_asprintf("%.*s.%s", (int)parent, module, fused) : oz_strdup(module);
+}
+
 static const char *scheme_name(const oz_scheme *s) { return s->quantized ? s->name : "dense"; }
 
 static void check_wholes(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_findings *f) {

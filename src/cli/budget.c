@@ -1,0 +1,63 @@
+/* ounce quantize --target-bytes: the text that sensitivities are measured on, the model that it runs through, and the choice. */
+#include "base/mem.h"
+#include "base/progress.h"
+#include "cli/budget.h"
+#include "measure/measure.h"
+
+enum { ERROR_SEQS = 16, KL_SEQS = 8 }; /* of the calibration text: how often errors at outputs, and divergences, are taken */
+
+/* n sequences from all over a calibration text. ids and begin are the result's own. */
+static oz_calibration spread(const oz_calibration *c, int64_t n) {
+    oz_calibration out = *c;
+    size_t cap_ids = 0, len = 0;
+    out.n_seqs = n < c->n_seqs ? n : c->n_seqs, out.ids = NULL;
+    out.begin = oz_alloc_array((size_t)out.n_seqs + 1, sizeof *out.begin);
+    for (int64_t i = 0; i < out.n_seqs; i++) {
+        const int64_t *at = c->begin + i * c->n_seqs / out.n_seqs;
+        oz_grow((void **)&out.ids, &cap_ids, len + (size_t)(at[1] - at[0]), sizeof *out.ids);
+        for (int64_t k = at[0]; k < at[1]; k++) out.ids[len++] = c->ids[k];
+        out.begin[i + 1] = (int64_t)len;
+    }
+    return out;
+}
+
+static void spread_free(oz_calibration *c) {
+    oz_free(c->ids);
+    oz_free(c->begin);
+}
+
+static int64_t longest(const oz_calibration *c) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n_seqs; i++)
+        if (c->begin[i + 1] - c->begin[i] > n) n = c->begin[i + 1] - c->begin[i];
+    return n;
+}
+
+/* What the leanest scheme does to each set alone. A sequence of one token predicts nothing and is left out. */
+static oz_status divergences(double *kl, oz_budget *b, oz_model *m, const oz_calibration *c, const oz_cli_budget_cfg *cfg, oz_err *err) {
+    const size_t n = oz_budget_count(b);
+    oz_kl_module *items = oz_alloc_array(n + 1, sizeof *items);
+    for (size_t i = 0; i < n; i++) {
+        const oz_budget_part p = oz_budget_at(b, i);
+        items[i] = (oz_kl_module){.name = (char *)p.name, .layer = p.layer, .modules = (char **)p.modules, .n_modules = p.n_modules, .quantize = p.leanest};
+    }
+    oz_status st = oz_kl_modules_run(items, n, m, &(oz_kl_modules_cfg){.dev = cfg->dev, .ref = cfg->ckpt, .dtype = "f32", .name = cfg->model, .ids = c->ids, .begin = c->begin, .n_windows = c->n_seqs}, err);
+    for (size_t i = 0; st == OZ_OK && i < n; i++) kl[i] = items[i].mean_kl;
+    oz_free(items);
+    return st;
+}
+
+oz_status oz_cli_budget(oz_budget *b, const oz_calibration *c, oz_pool *pool, const oz_cli_budget_cfg *cfg, oz_err *err) {
+    oz_calibration errors = spread(c, ERROR_SEQS), kls = spread(c, KL_SEQS);
+    oz_model *m = NULL;
+    double *kl = oz_alloc_array(oz_budget_count(b) + 1, sizeof *kl);
+    oz_status st = oz_model_open(&m, cfg->dev, cfg->ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = longest(c), .taps = OZ_TAP_LINEAR, .need_len = longest(c)}, err);
+    if (st == OZ_OK) st = oz_budget_errors(b, m, &errors, pool, err);
+    if (st == OZ_OK) st = divergences(kl, b, m, &kls, cfg, err);
+    if (st == OZ_OK) oz_budget_choose(b, kl, OZ_VERSION);
+    oz_model_close(&m);
+    oz_free(kl);
+    spread_free(&errors);
+    spread_free(&kls);
+    return st;
+}

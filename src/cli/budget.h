@@ -1,0 +1,11 @@
+/* The choice of bits under a budget (budget.c), as cmd_quantize.c asks for it. */
+#ifndef OZ_CLI_BUDGET_H
+#define OZ_CLI_BUDGET_H
+#include "cli/cli.h"
+#include "quantize/quantize.h"
+
+typedef struct oz_cli_budget_cfg { oz_dev *dev; const oz_ckpt *ckpt; const char *model; /* its name, for messages */ } oz_cli_budget_cfg;
+/* Measures on some sequences of c, and chooses. */
+oz_status oz_cli_budget(oz_budget *b, const oz_calibration *c, oz_pool *pool, const oz_cli_budget_cfg *cfg, oz_err *err);
+
+#endif

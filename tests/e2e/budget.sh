@@ -1,0 +1,102 @@
+# ounce quantize --target-bytes: what is chosen keeps to the budget, is the same however it is made, loads, and gives bits to the modules that need them.
+. tests/lib.sh
+M=tests/golden/models
+ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
+ids 24 48 300 1 >"$T/cal.jsonl"
+ids 24 48 95 2 >"$T/few.jsonl"
+b() { local m=$1; shift; $OUNCE quantize "$m" -q --calibration "$T/cal.jsonl" --num-calibration-samples 24 --max-seq-length 48 "$@"; }
+# Bytes of the tensors of the linear modules, as they lie in the files.
+bytes() {
+    python3 - "$1" <<'END'
+import glob, json, struct, sys
+n = 0
+for f in glob.glob(sys.argv[1] + "/*.safetensors"):
+    data = open(f, "rb").read()
+    for name, t in json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]]).items():
+        if "_proj." in name or ".experts." in name: n += t["data_offsets"][1] - t["data_offsets"][0]
+print(n)
+END
+}
+
+# The least there is, all that there is, and between them.
+fails 'less than the least' 1 'error: --target-bytes 1000: the modules take at least 167952, the first of them as W4A16 in groups of 32' b $M/llama -o "$T/o" --target-bytes 1000
+fails 'as much as they take' 1 '--target-bytes 1000000000: the modules take 608256 as they are; give less' b $M/llama -o "$T/o" --target-bytes 1GB
+fails 'no size' 2 '--target-bytes: must be a number of bytes, 60M, 1.5GB or 2GiB, found "many"' b $M/llama -o "$T/o" --target-bytes many
+fails 'no text' 2 '--calibration: --target-bytes needs text' $OUNCE quantize $M/llama -o "$T/o" --target-bytes 200K
+fails 'groups without a scheme' 2 '--group-size: --target-bytes chooses groups' b $M/llama -o "$T/o" --target-bytes 200K --group-size 32
+fails 'a scheme of another kind' 2 '--target-bytes with --scheme W8A8: expected W4A16' b $M/llama -o "$T/o" --target-bytes 200K --scheme W8A8
+fails 'a recipe besides' 2 '--target-bytes: --recipe says that' b $M/llama -o "$T/o" --target-bytes 200K --recipe x.yaml
+fails 'nothing to resume' 2 '--resume: --method rtn with --target-bytes takes no calibration text' b $M/llama -o "$T/o" --target-bytes 200K --resume
+fails 'a head that is the embedding' 1 'lm_head: shares its weights with the embedding' b $M/llama-tied-bias -o "$T/o" --target-bytes 200K --targets lm_head --calibration "$T/few.jsonl"
+ok 'nothing was written' test ! -e "$T/o"
+b $M/llama -o "$T/least" --target-bytes 167952 --json >"$T/json" || echo 'not ok the least'
+same 'the least that was named is reached' '167952 167952' "$(bytes "$T/least") $(jq -r .budget.bytes "$T/json")"
+for n in 170K 200K 219999 250K 290K 300K 400K 608255; do
+    b $M/llama -o "$T/o" --target-bytes $n --force --json >"$T/json" || echo "not ok $n"
+    same "$n: as many bytes as it says, not one too many" "$(jq -r .budget.bytes "$T/json") true" "$(bytes "$T/o") $(jq '.budget | .bytes <= .target_bytes and .bytes > 0.94 * .target_bytes' "$T/json")"
+    jq -r '.budget.kl_expected' "$T/json" >>"$T/expected"
+done
+ok 'more bytes, less harm' sort -rg -c "$T/expected"
+ok 'verify finds nothing' $OUNCE verify "$T/o" -q
+
+# Any number of threads; the recipe; the same choice for modules that vLLM runs as one.
+b $M/llama -o "$T/a" --target-bytes 219999 -t 1 --json >"$T/json" 2>"$T/err" || echo 'not ok a'
+same 'no word of vLLM' '' "$(cat "$T/err")"
+for t in 2 3; do
+    b $M/llama -o "$T/b" --target-bytes 219999 -t $t --force >/dev/null
+    ok "the same bytes with $t threads" diff -r "$T/a" "$T/b"
+done
+what='.budget | {target_bytes, bytes, version, sets: [.sets[] | {modules, scheme, bytes, leanest}]}'
+same 'the recipe has it' "$(jq -cS "$what" "$T/json")" "$(jq -cS "$what" "$T/a/ounce_recipe.json")"
+same 'and the text' "cal.jsonl $(sha256sum <"$T/cal.jsonl" | cut -c-64) 16 768" "$(jq -r '.budget.calibration | "\(.file) \(.sha256) \(.sequences) \(.tokens)"' "$T/a/ounce_recipe.json")"
+ok 'several schemes' jq -e '[.budget.sets[].scheme] | unique | length > 1' "$T/json" >/dev/null
+seq 3 60 >"$T/ids"
+ok 'it runs' $OUNCE logits "$T/a" --ids "$T/ids" -o "$T/logits.safetensors" -q
+
+# --scheme is the least that a module gets.
+b $M/llama -o "$T/o" --target-bytes 250K --scheme W4A16_ASYM --group-size 64 --force --json >"$T/json"
+same 'a scheme is the least' '[]' "$(jq -c '[.budget.sets[] | select(.scheme == "W4A16 g32" or .scheme == "W4A16 g64" or .scheme == "W4A16 g128" or .scheme == "W4A16_ASYM g128")]' "$T/json")"
+fails 'and the least there is, then' 1 '--target-bytes 200000: the modules take at least' b $M/llama -o "$T/o" --target-bytes 200K --scheme W8A16 --force
+
+# With GPTQ.
+b $M/llama -o "$T/g" --target-bytes 219999 --method gptq --json >"$T/json" || echo 'not ok gptq'
+same 'gptq: as many bytes as it says' "$(jq -r .budget.bytes "$T/json") true" "$(bytes "$T/g") $(jq '.budget | .bytes <= 219999' "$T/json")"
+ok 'gptq: the recipe has both' jq -e '.method == "gptq" and .budget.target_bytes == 219999' "$T/g/ounce_recipe.json" >/dev/null
+b $M/llama -o "$T/h" --target-bytes 219999 --method gptq -t 3 >/dev/null
+ok 'gptq: the same bytes with 3 threads' diff -r "$T/g" "$T/h"
+ok 'gptq counts errors otherwise' test "$(jq -c '[.budget.sets[].kl_expected]' "$T/g/ounce_recipe.json")" != "$(jq -c '[.budget.sets[].kl_expected]' "$T/a/ounce_recipe.json")"
+
+b $M/llama -o "$T/w" --target-bytes 219999 --method awq --json >"$T/json" 2>"$T/err" || cat "$T/err"
+same 'awq: as many bytes as it says' "$(jq -r .budget.bytes "$T/json") awq" "$(bytes "$T/w") $(jq -r .method "$T/w/ounce_recipe.json")"
+
+# A mixture: the experts of a layer are one set, and have no zero points.
+least=$(b $M/mixtral -o "$T/m" --target-bytes 1 2>&1 | sed 's/.*at least \([0-9]*\).*/\1/')
+b $M/mixtral -o "$T/m" --target-bytes $((least * 5 / 4)) --json >"$T/json" 2>"$T/err" || cat "$T/err"
+same 'experts: as many bytes as it says' "$(jq -r .budget.bytes "$T/json")" "$(bytes "$T/m")"
+same 'experts: a layer is a set' 'model.layers.0.block_sparse_moe.experts model.layers.1.block_sparse_moe.experts model.layers.2.block_sparse_moe.experts' "$(jq -r '[.budget.sets[].modules | select(test("experts"))] | join(" ")' "$T/json")"
+same 'experts: no zero points' '[]' "$(jq -c '[.budget.sets[] | select((.modules | test("experts")) and (.scheme | test("ASYM")))]' "$T/json")"
+
+# A module made sensitive: one row of v is forty times as large, and the others with it in no group. It gets more bits than it got before.
+python3 - $M/llama "$T/loud" <<'END'
+import json, os, shutil, struct, sys
+shutil.copytree(sys.argv[1], sys.argv[2])
+name = "model.layers.2.self_attn.v_proj.weight"
+index = os.path.join(sys.argv[2], "model.safetensors.index.json")
+file = json.load(open(index))["weight_map"][name] if os.path.exists(index) else "model.safetensors"
+path = os.path.join(sys.argv[2], file)
+os.chmod(path, 0o644)
+data = bytearray(open(path, "rb").read())
+start = 8 + struct.unpack("<Q", data[:8])[0]
+t = json.loads(data[8:start])[name]
+begin, end = t["data_offsets"]
+row = (end - begin) // t["shape"][0]
+for i in range(begin + 5 * row, begin + 6 * row, 4 if t["dtype"] == "F32" else 2):
+    if t["dtype"] == "F32": data[start + i:start + i + 4] = struct.pack("<f", 40 * struct.unpack("<f", data[start + i:start + i + 4])[0])
+    else: # bf16
+        v = struct.unpack("<f", b"\0\0" + data[start + i:start + i + 2])[0] * 40
+        data[start + i:start + i + 2] = struct.pack("<f", v)[2:]
+open(path, "wb").write(data)
+END
+choice() { jq -r '.budget.sets[] | select(.modules == "model.layers.2.self_attn.qkv_proj") | .scheme'; }
+same 'a quiet module' 'W4A16_ASYM g32' "$(b $M/llama --target-bytes 219999 --dry-run --json | choice)"
+same 'a loud one' 'W8A16' "$(b "$T/loud" --target-bytes 219999 --dry-run --json | choice)"
