@@ -222,12 +222,21 @@ static bool keeps_codes(const oz_convert *c) {
     return !scheme || (c->cfg.compressed && (!method || strcmp(method, "compressed-tensors") == 0));
 }
 
+/* Codes, or what belongs to some: scales, a bias. */
+static bool is_of_codes(const oz_ckpt *c, const oz_tensor *t) {
+    const char *dot = strrchr(t->name, '.');
+    char *module = oz_strndup(t->name, dot ? (size_t)(dot - t->name) : 0);
+    const bool stored = oz_scheme_is_stored(c, &(oz_module){.name = module});
+    oz_free(module);
+    return stored || !is_floats(t);
+}
+
 /* A tensor of no module, as the base has it. */
 static oz_status add_other(oz_convert *c, const oz_tensor *t, oz_err *err) {
     const oz_origin *base = &c->origins[0];
     if (base->kv.quantized && oz_scheme_is_kv(t->name)) return c->cfg.compressed ? add_bytes(c, base, t, err) : OZ_OK; /* or it would be the scale of a cache that the result's config does not quantize */
-    if (is_floats(t) || !base->by_name) return add_dense(c, base, t, err);
-    if (keeps_codes(c)) return add_bytes(c, base, t, err);
+    if (!base->by_name) return add_dense(c, base, t, err);
+    if (keeps_codes(c) || !is_of_codes(base->ckpt, t)) return is_floats(t) ? add_dense(c, base, t, err) : add_bytes(c, base, t, err);
     if (c->n_left_out++ == 0) c->left_out = t;
     return OZ_OK;
 }

@@ -61,6 +61,7 @@ for n in fp8-dynamic awq-gemm gptq-v1-desc-act; do
     rm -rf "$T/m" "$T/y" && cp -r $d "$T/m" && jq '.num_hidden_layers -= 1' $d/config.json >"$T/m/config.json"
     $OUNCE convert "$T/m" -o "$T/y" --to f32 >"$T/out" 2>"$T/err"
     same "$n, a layer too many: --to f32" "0 1" "$? $(grep -c 'is of no module of this model, and without the config of its scheme nothing says what its codes mean: left out' "$T/err")"
+    same "$n, and no scale of what is left out" 0 "$($OUNCE inspect "$T/y" --tensors --json 2>"$T/log" | jq '[.tensors[].name | select(test("scale|zero|qweight|g_idx"))] | length')"
     ok "$n, and the result loads" $OUNCE verify "$T/y"
 done
 rm -rf "$T/m" "$T/y" && cp -r $Q/fp8-dynamic "$T/m" && jq '.num_hidden_layers -= 1' $Q/fp8-dynamic/config.json >"$T/m/config.json"
