@@ -168,6 +168,7 @@ struct oz_model {
     bool headless;
     oz_scheme quantize;         /* of dense weights that it reaches, at load; not quantized: none */
     const oz_model_swap *swap;  /* while it is loaded; NULL: none */
+    bool (*pending)(void *arg, const char *module); void *pending_arg; /* modules that are not made yet, NULL: none */
     oz_comm *comm;              /* not owned; NULL: one rank */
     oz_split split;
     float *tap_rows;            /* host [max_tok, widest that is tapped], where there are taps; */
@@ -197,5 +198,6 @@ typedef struct oz_exec { oz_step_call step; const oz_call *call; float *tap_rows
 /* Whether the device has an operation for every step: OZ_E_UNSUPPORTED names the first it has not. */
 oz_status oz_exec_check(const oz_dev *dev, const oz_program *p, oz_err *err);
 void oz_exec_steps(const oz_exec *x, int begin, int end);
+void oz_cuts_run(oz_model *m, const oz_exec *x); /* from one cut of the call to the other (cut.c) */
 
 #endif

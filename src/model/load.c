@@ -70,6 +70,18 @@ oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *schem
     return st;
 }
 
+/* Zeros in place of a weight that is not made yet. */
+static oz_status pending_weight(oz_weight *w, void **mem, const oz_module *m, const oz_scheme *s, oz_err *err) {
+    *w = (oz_weight){.codec = s->codec, .rows = m->rows, .cols = m->cols, .row_bytes = oz_codec_row_bytes(s->codec, m->cols), .group_size = s->group_size > 0 ? s->group_size : m->cols,
+                     .one_scale = s->per_tensor, .scale_dtype = OZ_DTYPE_F32};
+    const size_t n_codes = ((size_t)(w->rows * w->row_bytes) + 63) & ~(size_t)63;
+    OZ_TRY(oz_big_new(mem, n_codes + (size_t)(w->rows * oz_weight_groups(w)) * sizeof(float), m->name, err));
+    w->codes = *mem, w->scales = (char *)*mem + n_codes;
+    return OZ_OK;
+}
+
+static bool is_pending(const oz_model *m, const oz_module *mod, const oz_scheme *s) { return s->quantized && m->pending && m->pending(m->pending_arg, mod->name); }
+
 /* How the linear's input is rounded first, where its scheme says so and no product takes codes; scale and zero point lie behind it. */
 static oz_status round_new(oz_round **out, const oz_model *m, const oz_ckpt *c, const oz_module *mod, const oz_scheme *s, bool cut, oz_err *err) {
     *out = NULL;
@@ -78,8 +90,9 @@ static oz_status round_new(oz_round **out, const oz_model *m, const oz_ckpt *c, 
     struct { oz_round round; float scale, zero; } *r = oz_alloc(sizeof *r);
     r->round = s->input;
     if (s->static_input) r->round.scales = &r->scale, r->round.zeros = &r->zero;
+    r->scale = 1;
     *out = &r->round;
-    return oz_scheme_bind_input(&r->scale, &r->zero, c, mod, s, err);
+    return is_pending(m, mod, s) ? OZ_OK : oz_scheme_bind_input(&r->scale, &r->zero, c, mod, s, err);
 }
 
 static bool is_swapped(const oz_model *m, const oz_arch_tensor *t) {
@@ -108,7 +121,9 @@ static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor
     const oz_module mod = {t->module, t->class_name, t->rows, t->cols, false};
     const oz_scheme *scheme = is_quantized_at_load(m, t) ? &m->quantize : stored;
     oz_weight w;
-    OZ_TRY(oz_scheme_bind(&w, c, &mod, stored, err));
+    void *mem = NULL; /* a copy of what is packed, for as long as that takes */
+    const bool pending = is_pending(m, &mod, stored);
+    OZ_TRY(pending ? pending_weight(&w, &mem, &mod, stored, err) : oz_scheme_bind(&w, c, &mod, stored, err));
     const oz_rtn rtn = oz_scheme_rtn(scheme, oz_arch_dtype(oz_ckpt_config(c)));
     const oz_part_of part = oz_split_part(&m->split, t);
     oz_grow((void **)&m->program.linears, &m->cap_linears, (size_t)m->program.n_linears + 1, sizeof *m->program.linears);
@@ -119,13 +134,15 @@ static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor
     oz_slot_ref *slot = slot_at(m, t);
     if (t->expert <= 0) slot->linear = m->program.n_linears;
     m->program.n_linears++;
-    OZ_TRY(round_new(&l->round, m, c, &mod, scheme, part.n_cols < t->cols, err));
-    /* Columns of another rank's, or what others store otherwise: a compact copy of ours, for as long as it is packed. */
+    /* Columns of another rank's, or what others store otherwise: a compact copy of ours. */
     oz_weight ours = w;
-    void *mem = NULL;
     int64_t row0 = part.row0;
-    oz_status st = OZ_OK;
-    if (part.n_cols < t->cols || !oz_weight_is_compact(&w)) {
+    oz_status st = round_new(&l->round, m, c, &mod, scheme, part.n_cols < t->cols, err);
+    if (st != OZ_OK) {
+        oz_big_free(mem);
+        return st;
+    }
+    if (!pending && (part.n_cols < t->cols || !oz_weight_is_compact(&w))) {
         st = oz_weight_slice(&ours, &mem, &w, part.row0, part.n_rows, part.col0, part.n_cols, err);
         row0 = 0;
     }
@@ -391,6 +408,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     oz_model *m = oz_alloc(sizeof *m);
     m->dev = dev, m->ops = oz_dev_ops(dev), m->arch = arch, m->dims = dims, m->taps = dims.n_experts ? cfg->taps : cfg->taps & ~(unsigned)OZ_TAP_ROUTE, m->plain_form = plain_form, m->split = split, m->comm = cfg->comm;
     m->quantize = cfg->quantize ? *cfg->quantize : OZ_SCHEME_DENSE, m->swap = cfg->swap;
+    m->pending = cfg->pending, m->pending_arg = cfg->pending_arg;
     m->layer_begin = cfg->layer_begin, m->layer_end = cfg->layer_end ? cfg->layer_end : dims.n_layers, m->headless = cfg->layer_end > 0;
     m->program.norm_eps = (float)dims.rms_norm_eps, m->program.layer_end = m->layer_end;
     m->program.attn_scale = (float)(dims.attn_scale > 0 ? dims.attn_scale : 1.0 / sqrt((double)dims.head_dim));

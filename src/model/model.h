@@ -69,11 +69,9 @@ typedef struct oz_kv_size {
     char expanded[256];
 } oz_kv_size;
 oz_status oz_kv_size_of(oz_kv_size *out, const oz_ckpt *c, const oz_findings *f, oz_err *err);
-
 oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *scheme, oz_err *err); /* whether there is a kernel for it, with f32 activations where the scheme leaves them alone */
 
-/* ---- a loaded model ---- */
-typedef struct oz_model oz_model;
+typedef struct oz_model oz_model; /* ---- a loaded model ---- */
 /* What planning taps where it is asked to (flags): rows on their way through the forward pass, handed to oz_call.tap. */
 enum { OZ_TAP_LAYER = 1 /* the residual after a layer */, OZ_TAP_LINEAR = 2 /* the input that linear modules share */, OZ_TAP_ROUTE = 4 /* the experts that tokens go to */ };
 /* Modules that are not as ckpt has them: out of another checkpoint (NULL: the same), and then under cfg.quantize, which is for them alone. */
@@ -86,6 +84,7 @@ typedef struct oz_model_cfg {
     oz_comm *comm;   /* the ranks that share the model, each a slice; NULL: it is run whole */
     int64_t need_len; /* the longest sequence that is sure to come; 0: not known */
     const oz_scheme *quantize; const oz_model_swap *swap; /* at load, dense weights that it reaches; NULL: run as it is stored */
+    bool (*pending)(void *arg, const char *module); void *pending_arg; /* quantized modules that are not made yet, which zeros stand for whatever is stored; NULL: none */
 } oz_model_cfg;
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err); void oz_model_close(oz_model **m);
 typedef struct oz_model_info {
@@ -113,32 +112,33 @@ size_t oz_model_step_count(const oz_model *m); oz_step_info oz_model_step_at(con
  * a slot holds what came before the position that a call begins at, and nothing where that is 0. */
 typedef struct oz_state oz_state;
 oz_status oz_state_new(oz_state **out, const oz_model *m, int64_t n_blocks, int64_t n_seqs, oz_err *err); void oz_state_free(oz_state **s);
-
 /* ---- running ---- */
 typedef enum oz_sink_kind { OZ_SINK_NONE, OZ_SINK_COPY, OZ_SINK_STAT, OZ_SINK_KL } oz_sink_kind;
 /* Where the rows asked for go. lm_head runs on them in chunks that the workspace bounds. out, by kind, n_rows entries:
  * COPY float [n_rows, vocab]; STAT oz_row_stat; KL oz_kl_stat for each model but the first: [n_models - 1, n_rows]. */
 typedef struct oz_sink { oz_sink_kind kind; void *out; const int32_t *targets; /* [n_rows] or NULL */ } oz_sink;
-
 typedef struct oz_tap {
-    unsigned kind;
-    int layer;
+    unsigned kind; int layer;
     const char *modules[OZ_MAX_PARTS_LINEAR]; int n_modules; /* LINEAR: those that read it */
     const float *rows; int64_t n_tok, width;                 /* host [n_tok, width] */
     const int32_t *experts; int model;                       /* ROUTE: instead of rows; of those in lockstep */
 } oz_tap;
 size_t oz_model_tap_count(const oz_model *m); /* those that a call will meet, in order */
 oz_tap oz_model_tap_at(const oz_model *m, size_t i); /* without rows */
-
+/* Cuts of a model of one layer that was opened with OZ_TAP_LINEAR: a call can end at one, its taps done, and another go on from there, when modules behind it have been made. Numbered
+ * from 1; each is at some taps in a row, with no product between them. */
+typedef struct oz_cut { size_t tap0, n_taps; /* of oz_model_tap_at */ bool is_start; /* nothing is done before it: going on from there is beginning */ } oz_cut;
+int oz_model_cut_count(const oz_model *m); oz_cut oz_model_cut_at(const oz_model *m, int cut);
+size_t oz_model_live_bytes(const oz_model *m, int cut, int64_t n_tok); /* handed over by a call of n_tok rows */
 typedef struct oz_call {
     const int32_t *ids; int64_t n_tok;    /* token rows, at most max_tok */
     const oz_seg *segs; int64_t n_segs;   /* cover the rows in order */
     const int32_t *slots;                 /* [n_segs]; NULL: segment i has slot i */
     const int32_t *rows; int64_t n_rows;  /* which rows reach the sink, ascending */
     int64_t layer_begin, layer_end;       /* layer_end 0: all that are loaded. A partial range needs residual in/out instead of ids/sink */
-    const float *residual_in;             /* host [n_tok, hidden]; layer_begin > 0 */
-    float *residual_out;                  /* host; layer_end < n_layers, or NULL */
+    const float *residual_in; float *residual_out; /* host [n_tok, hidden]; layer_begin > 0; layer_end < n_layers, or NULL */
     void (*tap)(void *arg, const oz_tap *t); void *tap_arg; /* or NULL */
+    int cut_begin, cut_end; const void *live_in; void *live_out; /* 0: the layer's own ends; host [oz_model_live_bytes], with cut_begin, in place of ids and a residual; with cut_end, or NULL */
     int64_t *step_ns;                     /* NULL, or [oz_model_step_count]: each step's time is added, unless the device runs them fused (info.fused) */
 } oz_call;
 oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_sink *sink, oz_err *err);

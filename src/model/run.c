@@ -12,7 +12,10 @@ static oz_status call_check(const oz_model *m, const oz_state *s, const oz_call 
     OZ_NEED(c->n_tok >= 1 && c->n_tok <= m->info.max_tok, err, OZ_E_ARG, "a call takes 1..%lld tokens, found %lld", (long long)m->info.max_tok, (long long)c->n_tok);
     OZ_NEED(c->layer_begin >= m->layer_begin && c->layer_begin < end && end <= m->layer_end, err, OZ_E_ARG, "layers [%lld, %lld): loaded are [%lld, %lld)",
             (long long)c->layer_begin, (long long)end, (long long)m->layer_begin, (long long)m->layer_end);
-    OZ_NEED(c->layer_begin == 0 ? c->ids != NULL : c->residual_in != NULL, err, OZ_E_ARG, "a call that begins at layer %lld needs %s", (long long)c->layer_begin,
+    const int n_cuts = c->cut_begin || c->cut_end ? oz_model_cut_count(m) : 0;
+    OZ_NEED(c->cut_begin <= n_cuts && c->cut_end <= n_cuts && (!c->cut_end || c->cut_begin < c->cut_end), err, OZ_E_ARG, "cuts %d to %d: there are %d", c->cut_begin, c->cut_end, n_cuts);
+    OZ_NEED(!c->cut_begin || c->live_in, err, OZ_E_ARG, "a call that goes on from a cut needs what was handed over there");
+    OZ_NEED(c->cut_begin || (c->layer_begin == 0 ? c->ids != NULL : c->residual_in != NULL), err, OZ_E_ARG, "a call that begins at layer %lld needs %s", (long long)c->layer_begin,
             c->layer_begin ? "a residual" : "ids");
     for (int64_t i = 0; c->ids && i < c->n_tok; i++)
         OZ_NEED(c->ids[i] >= 0 && c->ids[i] < d->vocab_size, err, OZ_E_ARG, "token id %d: must be 0..%lld", c->ids[i], (long long)d->vocab_size - 1);
@@ -39,10 +42,11 @@ static oz_status call_check(const oz_model *m, const oz_state *s, const oz_call 
 
 static void layers_run(oz_model *m, oz_state *s, const oz_call *c, int index) {
     const size_t n_bytes = (size_t)c->n_tok * (size_t)m->dims.hidden_size * sizeof(float);
-    if (c->layer_begin > 0) m->ops->upload(m->dev, m->program.bufs[OZ_BUF_RESIDUAL].data, c->residual_in, n_bytes);
+    if (c->layer_begin > 0 && !c->cut_begin) m->ops->upload(m->dev, m->program.bufs[OZ_BUF_RESIDUAL].data, c->residual_in, n_bytes);
     const bool all = c->layer_begin == 0 && (!c->layer_end || c->layer_end == m->dims.n_layers);
-    if (!(all && m->lowered && m->ops->lowered_run(m->lowered, s->kv, OZ_STEPS_LAYERS, 0, 0)))
-        oz_exec_steps(&(oz_exec){{m->dev, &m->program, s->kv, c->n_tok, 0, 0}, c, m->tap_rows, m->tap_ints, m->comm, index}, 0, m->program.n_layers_end);
+    const oz_exec x = {{m->dev, &m->program, s->kv, c->n_tok, 0, 0}, c, m->tap_rows, m->tap_ints, m->comm, index};
+    if (c->cut_begin || c->cut_end) oz_cuts_run(m, &x);
+    else if (!(all && m->lowered && m->ops->lowered_run(m->lowered, s->kv, OZ_STEPS_LAYERS, 0, 0))) oz_exec_steps(&x, 0, m->program.n_layers_end);
     if (c->residual_out) m->ops->download(m->dev, c->residual_out, m->program.bufs[OZ_BUF_RESIDUAL].data, n_bytes);
 }
 
