@@ -48,8 +48,9 @@ static const oz_opt_cmd *describe(void) {
     if (cmd.details) return &cmd;
     oz_buf_puts(&details, "Weights are rounded to nearest, without data, in 32-bit floats: the scale is rounded to the model's type first, and codes are computed against "
                           "the rounded scale. MODEL is a dense checkpoint or a GGUF. Embeddings, norms, biases, routers and lm_head are kept.\n\n"
-                          "--method gptq chooses the codes so that each layer's output on calibration text changes least, layer by layer: later layers see the quantized earlier "
-                          "ones. Columns go by the size of their inputs; a scale is that of rounding to nearest or a smaller one, whichever costs the output least. A plain text is cut into sequences of --max-seq-length "
+                          "--method gptq chooses the codes so that the output on calibration text changes least, layer by layer and within a layer in the order of the forward pass: each module is fitted to "
+                          "what the quantized ones before it give. Columns go by the size of their inputs, each one's error made up for by later ones; then all are gone over again, each given all others. Scales and zero "
+                          "points are searched (how far to clip), and fitted once more to the codes. A plain text is cut into sequences of --max-seq-length "
                           "tokens, encoded without special tokens; lines of *.jsonl are a sequence each, cut off at that length. The work lies in DIR.gptq; "
                           "when it is broken off in any way, the same command with --resume goes on after the last whole layer, and ends in the same bytes. "
                           "ounce_recipe.json in DIR says how it was made.\n\n"

@@ -116,6 +116,7 @@ oz_status oz_rtn_row(void *codes_row, void *scales_row, int8_t *zeros_row, const
 /* The same in steps and as numbers, where rows share scales. The range of a group begins as 0, 0 and is widened by each row; scales are exact in scale_dtype. */
 oz_status oz_rtn_observe(float *min, float *max /* [n_groups] */, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);
 oz_status oz_rtn_scale(float *scale, float *zero, const oz_rtn *q, float min, float max, oz_err *err);
+void oz_rtn_codes_each(float *codes, const oz_rtn *q, const float *scales, const float *zeros, const float *src, int64_t n); /* each value has its own */
 void oz_rtn_codes(float *codes /* may be src */, const oz_rtn *q, const float *scales, const float *zeros, const float *src, int64_t cols);
 /* All steps of one row as numbers; codes may be src. */
 oz_status oz_rtn_numbers(float *codes, float *scales, float *zeros /* [n_groups] */, const oz_rtn *q, const float *src, int64_t cols, oz_err *err);

@@ -52,38 +52,44 @@ void oz_codes_store(void *codes_row, oz_codec codec, const float *codes, int64_t
     put_codes(codes_row, codec, 0, codes, cols);
 }
 
-/* A sum with 1.5 * 2^23 is rounded to a whole number. */
-static void ints_nearest(float *codes, const float *x, float scale, float zero, int64_t n, float lo, float hi) {
+/* What oz_rtn_code does, in forms that compilers turn into vectors: loading a model waits for it. A sum with 1.5 * 2^23 is rounded to a whole number. */
+static inline float int_nearest(float v, float lo, float hi) {
     const float whole = 0x1.8p23f;
-    for (int64_t i = 0; i < n; i++) {
-        float v = x[i] / scale + zero;
-        v = v < lo ? lo : v;
-        v = v > hi ? hi : v;
-        codes[i] = (v + whole) - whole;
-    }
+    v = v < lo ? lo : v;
+    v = v > hi ? hi : v;
+    return (v + whole) - whole;
 }
 
 /* Three bits of fraction, or below 2^-6 whole steps of 2^-9. */
-static void e4m3_nearest(float *codes, const float *x, float scale, int64_t n) {
+static inline float e4m3_nearest(float x) {
     const float steps = 0x1.8p14f, most = 448;
-    for (int64_t i = 0; i < n; i++) {
-        const float v = fabsf(x[i] / scale), subnormal = (v + steps) - steps;
-        uint32_t u;
-        float normal;
-        memcpy(&u, &v, sizeof u);
-        u = (u + 0x7ffffu + (u >> 20 & 1)) & ~0xfffffu;
-        memcpy(&normal, &u, sizeof normal);
-        normal = normal > most ? most : normal;
-        codes[i] = copysignf(v < 0x1p-6f ? subnormal : normal, x[i]);
-    }
+    const float v = fabsf(x), subnormal = (v + steps) - steps;
+    uint32_t u;
+    float normal;
+    memcpy(&u, &v, sizeof u);
+    u = (u + 0x7ffffu + (u >> 20 & 1)) & ~0xfffffu;
+    memcpy(&normal, &u, sizeof normal);
+    normal = normal > most ? most : normal;
+    return copysignf(v < 0x1p-6f ? subnormal : normal, x);
 }
 
-/* What oz_rtn_code does, of a group with one scale, in a form that compilers turn into vectors: loading a model waits for it. */
+/* Of a group with one scale. */
 static void codes_nearest(float *codes, const float *x, float scale, float zero, int64_t n, const oz_rtn *q) {
     float lo, hi;
     code_range(&lo, &hi, q);
-    if (oz_codec_get(q->codec)->is_float) e4m3_nearest(codes, x, scale, n);
-    else ints_nearest(codes, x, scale, zero, n, lo, hi);
+    if (oz_codec_get(q->codec)->is_float)
+        for (int64_t i = 0; i < n; i++) codes[i] = e4m3_nearest(x[i] / scale);
+    else
+        for (int64_t i = 0; i < n; i++) codes[i] = int_nearest(x[i] / scale + zero, lo, hi);
+}
+
+void oz_rtn_codes_each(float *codes, const oz_rtn *q, const float *scales, const float *zeros, const float *src, int64_t n) {
+    float lo, hi;
+    code_range(&lo, &hi, q);
+    if (oz_codec_get(q->codec)->is_float)
+        for (int64_t i = 0; i < n; i++) codes[i] = e4m3_nearest(src[i] / scales[i]);
+    else
+        for (int64_t i = 0; i < n; i++) codes[i] = int_nearest(src[i] / scales[i] + zeros[i], lo, hi);
 }
 
 /* Of a group; infinity or NaN where one is among them. Magnitudes of floats are in the order of their bits. */

@@ -1,10 +1,9 @@
-/* A whole checkpoint with calibration text, layer by layer. Of each layer
- *   1. the original weights are loaded, all calibration sequences run through it, and taps sum up what its linear modules read: Hessians for GPTQ,
- *      the range for a static scale;
- *   2. its modules are quantized, by GPTQ or to the nearest, and written to their places in the new checkpoint;
- *   3. it is loaded again from there, by the reader that will read it in use, and the sequences run through it once more: what comes out goes
- *      into the next layer.
- * The forward pass is the model's own; nothing here knows a layer from the inside. After each layer the state on disk is all there is. */
+/* A whole checkpoint with calibration text, layer by layer, and in a layer by what its linear modules read, in the order of the forward pass:
+ *   1. all calibration sequences run up to there, through what is made so far; taps sum up what the modules read: Hessians for GPTQ, the range for a static scale;
+ *   2. the modules are quantized, by GPTQ or to the nearest, and written to their places in the new checkpoint;
+ *   3. the layer is loaded again from there, by the reader that will read it in use, and the sequences go on from where they stopped (model/cut.c).
+ * So every product of the model is computed once, and each module is fitted to what it will read. The forward pass is the model's own; nothing here knows a layer from the inside.
+ * After each layer the state on disk is all there is. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -19,8 +18,8 @@
 #include "base/str.h"
 #include "quantize/internal.h"
 
-/* What some modules of a layer read: its Hessian where one of them is quantized by GPTQ, and what is kept of its values. */
-typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ bool gptq; oz_sample sample; } input;
+/* What some modules of a layer read: its Hessian where one of them is quantized by GPTQ, and what is kept of its values where scales are chosen by them. */
+typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ bool gptq, sampled; oz_sample sample; } input;
 
 typedef struct job {
     oz_quantize *q;
@@ -30,7 +29,9 @@ typedef struct job {
     oz_writer *writer;
     oz_stream stream;
     int64_t n_layers, hidden_size, longest; /* longest sequence, in tokens */
-    input *inputs;                          /* of the layer */
+    int64_t layer;                          /* that is at work; */
+    int cut, waits;                         /* its cut; the one that the sequences wait at (0: before the layer) */
+    input *inputs;                          /* of the cut */
     size_t n_inputs, cap_inputs;
 } job;
 
@@ -241,7 +242,7 @@ static oz_status out_check(const job *j, const char *dir, oz_err *err) {
 static oz_status residual_check(const job *j, oz_err *err) {
     if (j->work.layers_done <= 0 || j->work.layers_done == j->n_layers) return OZ_OK;
     char found[65], *path = residual_path(j, j->work.layers_done, "");
-    oz_status st = oz_digest_file(found, path, err);
+    oz_status st = oz_sum_file(found, path, err);
     if (st == OZ_OK && !proves(json_object_get(j->work.manifest, "residual"), found)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: is not as it was written", path);
     oz_free(path);
     return st;
@@ -278,7 +279,7 @@ static oz_status recipe_write(const job *j, oz_err *err) {
                           "group_size", (json_int_t)first->scheme.group_size, "calibration", "file", c->name, "sha256", c->sha256, "sequences", (json_int_t)c->n_seqs, "max_seq_length",
                           (json_int_t)c->max_len, "tokens", (json_int_t)c->begin[c->n_seqs], "program", "ounce", "version", j->cfg->version);
     if (gptq)
-        json_object_set_new(r, "parameters", json_pack("{s:f, s:i, s:s, s:s}", "dampening_frac", j->q->dampening, "block_size", OZ_GPTQ_BLOCK, "actorder", "static", "scales", "searched"));
+        json_object_set_new(r, "parameters", json_pack("{s:f, s:i, s:s, s:s, s:i}", "dampening_frac", j->q->dampening, "block_size", OZ_GPTQ_BLOCK, "actorder", "static", "scales", "searched", "passes", OZ_GPTQ_PASSES));
     if (j->q->transform) json_object_set_new(r, "folding", json_pack("{s:s, s:o, s:i}", "by", j->q->transform->name, "strength", j->q->strength > 0 ? json_real(j->q->strength) : json_string("searched"), "folds", (int)j->q->n_folds));
     if (j->q->recipe) json_object_set(r, "recipe", j->q->recipe);
     if (j->q->budget) json_object_set(r, "budget", j->q->budget);
@@ -315,12 +316,12 @@ static oz_status out_begin(job *j, oz_err *err) {
 
 /* ---- running sequences ---- */
 
-/* All sequences through one layer: to the taps, or into the file of the next layer's inputs. */
-typedef struct pass { job *j; oz_model *m; oz_state *state; int64_t layer; float *x, *y; int32_t *blocks; oz_rows_file in, out; oz_sha256 written; bool has_in, has_out; } pass;
+/* All sequences through a part of the layer, from one cut to another, whose taps are called; 0: from its inputs, to the next layer's. */
+typedef struct pass { job *j; oz_model *m; oz_state *state; int from, to; bool tap; char *x, *y; int32_t *blocks; oz_rows_file in, out; size_t in_at, out_at; oz_sum written; bool has_in, has_out; } pass;
 
 static void input_add(input *in, oz_pool *pool, const oz_tap *t) {
     if (in->gptq) oz_hessian_add(&in->hessian, pool, t->rows, t->n_tok);
-    oz_sample_add(&in->sample, t->rows, t->n_tok);
+    if (in->sampled) oz_sample_add(&in->sample, t->rows, t->n_tok);
 }
 
 static void on_tap(void *arg, const oz_tap *t) {
@@ -330,36 +331,43 @@ static void on_tap(void *arg, const oz_tap *t) {
             if (strcmp(j->inputs[i].items[0]->arch->module, t->modules[k]) == 0) input_add(&j->inputs[i], j->pool, t);
 }
 
+static size_t live_bytes(const pass *p, int cut, int64_t n_tok) { return cut ? oz_model_live_bytes(p->m, cut, n_tok) : (size_t)(n_tok * p->j->hidden_size) * sizeof(float); }
+
 static oz_status sequence_run(pass *p, int64_t i, oz_err *err) {
     job *j = p->j;
     const oz_calibration *c = j->cfg->calibration;
     const int64_t n = c->begin[i + 1] - c->begin[i];
-    const size_t row = (size_t)j->hidden_size * sizeof(float), offset = (size_t)c->begin[i] * row;
-    if (p->has_in) OZ_TRY(oz_rows_read(&p->in, p->x, offset, (size_t)n * row, err));
+    const size_t n_in = live_bytes(p, p->from, n), n_out = live_bytes(p, p->to, n);
+    if (p->has_in) OZ_TRY(oz_rows_read(&p->in, p->x, p->in_at, n_in, err));
     const oz_seg seg = {0, n, 0, p->blocks};
-    const oz_call call = {.ids = p->has_in ? NULL : c->ids + c->begin[i], .n_tok = n, .segs = &seg, .n_segs = 1, .layer_begin = p->layer, .layer_end = p->layer + 1,
-                          .residual_in = p->has_in ? p->x : NULL, .residual_out = p->has_out ? p->y : NULL, .tap = p->has_out ? NULL : on_tap, .tap_arg = j};
+    const oz_call call = {.ids = p->has_in ? NULL : c->ids + c->begin[i], .n_tok = n, .segs = &seg, .n_segs = 1, .layer_begin = j->layer, .layer_end = j->layer + 1, .cut_begin = p->from, .cut_end = p->to,
+                          .residual_in = p->has_in && !p->from ? (float *)p->x : NULL, .residual_out = p->has_out && !p->to ? (float *)p->y : NULL, .live_in = p->from ? p->x : NULL,
+                          .live_out = p->has_out && p->to ? p->y : NULL, .tap = p->tap ? on_tap : NULL, .tap_arg = j};
     OZ_TRY(oz_model_run(p->m, p->state, &call, NULL, err));
-    if (p->has_out) {
-        OZ_TRY(oz_rows_write(&p->out, p->y, offset, (size_t)n * row, err));
-        oz_sha256_add(&p->written, p->y, (size_t)n * row);
-    }
+    if (p->has_out) OZ_TRY(oz_rows_write(&p->out, p->y, p->out_at, n_out, err));
+    if (p->has_out && !p->to) oz_sum_add(&p->written, p->y, n_out);
+    p->in_at += n_in, p->out_at += n_out;
     return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
 }
 
-static oz_status pass_open(pass *p, bool has_out, oz_err *err) {
+/* Where sequences wait: before the layer, at a cut of it, or, under a name of their own until they are whole, behind it. */
+static char *waiting_path(const job *j, int cut) {
+    char suffix[24] = "";
+    if (cut) snprintf(suffix, sizeof suffix, ".cut-%d", cut);
+    return residual_path(j, j->layer, suffix);
+}
+
+static oz_status pass_open(pass *p, oz_err *err) {
     job *j = p->j;
-    const size_t n_bytes = (size_t)(j->longest * j->hidden_size) * sizeof(float);
     const int64_t n_blocks = (j->longest + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
     OZ_TRY(oz_state_new(&p->state, p->m, n_blocks, 1, err));
     p->blocks = oz_alloc_array((size_t)n_blocks, sizeof *p->blocks);
     for (int64_t i = 0; i < n_blocks; i++) p->blocks[i] = (int32_t)i;
-    OZ_TRY(oz_big_new((void **)&p->x, n_bytes, "residual", err));
-    OZ_TRY(oz_big_new((void **)&p->y, n_bytes, "residual", err));
-    p->has_in = p->layer > 0;
-    if (p->has_in) OZ_TRY(oz_rows_open(&p->in, residual_path(j, p->layer, ""), false, err));
-    p->has_out = has_out;
-    return has_out ? oz_rows_open(&p->out, residual_path(j, p->layer + 1, ".new"), true, err) : OZ_OK;
+    OZ_TRY(oz_big_new((void **)&p->x, live_bytes(p, p->from, j->longest), "activations", err));
+    OZ_TRY(oz_big_new((void **)&p->y, live_bytes(p, p->to, j->longest), "activations", err));
+    p->has_in = j->layer > 0 || p->from;
+    if (p->has_in) OZ_TRY(oz_rows_open(&p->in, waiting_path(j, p->from), false, err));
+    return p->has_out ? oz_rows_open(&p->out, p->to ? waiting_path(j, p->to) : residual_path(j, j->layer + 1, ".new"), true, err) : OZ_OK;
 }
 
 static void pass_close(pass *p) {
@@ -371,54 +379,62 @@ static void pass_close(pass *p) {
     oz_state_free(&p->state);
 }
 
-static oz_status sequences_run(job *j, oz_model *m, int64_t layer, bool has_out, oz_err *err) {
-    pass p = {.j = j, .m = m, .layer = layer};
-    oz_sha256_init(&p.written);
-    oz_status st = pass_open(&p, has_out, err);
-    for (int64_t i = 0; st == OZ_OK && i < j->cfg->calibration->n_seqs; i++) st = sequence_run(&p, i, err);
-    if (st == OZ_OK && has_out) st = oz_rows_sync(&p.out, err);
-    if (st == OZ_OK && has_out) json_object_set_new(j->work.manifest, "residual", hex(&p.written));
-    pass_close(&p);
+/* p: from, to; tap: taps are called; has_out: something comes after it. */
+static oz_status sequences_run(job *j, oz_model *m, pass *p, oz_err *err) {
+    char sum[65];
+    p->j = j, p->m = m;
+    oz_status st = pass_open(p, err);
+    for (int64_t i = 0; st == OZ_OK && i < j->cfg->calibration->n_seqs; i++) st = sequence_run(p, i, err);
+    if (st == OZ_OK && p->has_out && !p->to) st = oz_rows_sync(&p->out, err);
+    if (st == OZ_OK && p->has_out && !p->to) {
+        oz_sum_hex(sum, &p->written);
+        json_object_set_new(j->work.manifest, "residual", json_string(sum));
+    }
+    pass_close(p);
     return st;
 }
 
 /* ---- a layer ---- */
 
-static oz_status model_open(oz_model **m, const job *j, const oz_ckpt *c, int64_t layer, unsigned taps, oz_err *err) {
-    return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){.dtype = "f32", .max_tok = j->longest, .taps = taps, .layer_begin = layer, .layer_end = layer + 1, .need_len = j->longest}, err);
-}
-
-static oz_quantize_item *item_of(const job *j, const char *module) {
+/* layer -1: of any. */
+static oz_quantize_item *item_of(const job *j, int64_t layer, const char *module) {
     for (size_t i = 0; i < j->q->list.n; i++) {
         oz_quantize_item *it = &j->q->items[i];
-        if (it->quantized && strcmp(it->arch->module, module) == 0) return it;
+        if (it->quantized && (layer < 0 || it->arch->layer == layer) && strcmp(it->arch->module, module) == 0) return it;
     }
     return NULL;
 }
 
-/* Rows that are kept of each input, where scales are chosen by them. */
-static int64_t rows_kept(const job *j, const oz_model *m) {
-    enum { ROWS = 512, FEWEST = 32, BYTES = 256 << 20 };
-    int64_t width = 1;
-    for (size_t i = 0; i < oz_model_tap_count(m); i++) width += oz_model_tap_at(m, i).width;
-    const int64_t fit = BYTES / (width * (int64_t)sizeof(float));
-    return !j->q->transform ? 0 : fit > ROWS ? ROWS : fit < FEWEST ? FEWEST : fit;
+/* Modules that are still to be made are needed by nothing that is run. */
+static bool is_pending(void *arg, const char *module) {
+    const job *j = arg;
+    const oz_quantize_item *it = item_of(j, j->layer, module);
+    return it && !it->made;
 }
 
-static oz_status inputs_new(job *j, const oz_model *m, oz_err *err) {
-    const int64_t kept = rows_kept(j, m);
-    for (size_t i = 0; i < oz_model_tap_count(m); i++) {
+static oz_status model_open(oz_model **m, job *j, const oz_ckpt *c, oz_err *err) {
+    return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){.dtype = "auto", .max_tok = j->longest, .taps = OZ_TAP_LINEAR, .layer_begin = j->layer, .layer_end = j->layer + 1, .need_len = j->longest,
+                                                            .pending = is_pending, .pending_arg = j}, err);
+}
+
+/* Of a tap, as far as modules that are quantized read it. kept: rows of the sample; none: a sample for static scales, and Hessians. */
+static oz_status input_new(job *j, const oz_tap *t, int64_t kept, oz_err *err) {
+    input in = {.sampled = kept > 0};
+    for (int k = 0; k < t->n_modules; k++)
+        if ((in.items[in.n_items] = item_of(j, j->layer, t->modules[k]))) in.n_items++;
+    for (int k = 0; k < in.n_items; k++) in.gptq = in.gptq || (in.items[k]->gptq && !kept), in.sampled = in.sampled || in.items[k]->scheme.static_input;
+    if (!in.n_items) return OZ_OK;
+    oz_grow((void **)&j->inputs, &j->cap_inputs, j->n_inputs + 1, sizeof *j->inputs);
+    input *put = &j->inputs[j->n_inputs++];
+    *put = in;
+    if (in.gptq) OZ_TRY(oz_hessian_init(&put->hessian, t->width, t->modules[0], err));
+    return in.sampled ? oz_sample_init(&put->sample, t->width, kept, t->modules[0], err) : OZ_OK;
+}
+
+static oz_status inputs_new(job *j, const oz_model *m, const oz_cut *cut, int64_t kept, oz_err *err) {
+    for (size_t i = cut->tap0; i < cut->tap0 + cut->n_taps; i++) {
         const oz_tap t = oz_model_tap_at(m, i);
-        input in = {.n_items = 0};
-        for (int k = 0; k < t.n_modules; k++)
-            if ((in.items[in.n_items] = item_of(j, t.modules[k]))) in.n_items++;
-        for (int k = 0; k < in.n_items; k++) in.gptq = in.gptq || in.items[k]->gptq;
-        if (!in.n_items) continue;
-        oz_grow((void **)&j->inputs, &j->cap_inputs, j->n_inputs + 1, sizeof *j->inputs);
-        input *put = &j->inputs[j->n_inputs++];
-        *put = in;
-        if (in.gptq) OZ_TRY(oz_hessian_init(&put->hessian, t.width, t.modules[0], err));
-        OZ_TRY(oz_sample_init(&put->sample, t.width, kept, t.modules[0], err));
+        OZ_TRY(input_new(j, &t, kept, err));
     }
     return OZ_OK;
 }
@@ -426,15 +442,6 @@ static oz_status inputs_new(job *j, const oz_model *m, oz_err *err) {
 static void inputs_free(job *j) {
     for (size_t i = 0; i < j->n_inputs; i++) oz_hessian_deinit(&j->inputs[i].hessian), oz_sample_deinit(&j->inputs[i].sample);
     j->n_inputs = 0;
-}
-
-static oz_status hessians_sum(job *j, int64_t layer, oz_err *err) {
-    oz_model *m;
-    OZ_TRY(model_open(&m, j, j->q->ckpt, layer, OZ_TAP_LINEAR, err));
-    oz_status st = inputs_new(j, m, err);
-    if (st == OZ_OK) st = sequences_run(j, m, layer, false, err);
-    oz_model_close(&m);
-    return st;
 }
 
 /* What was chosen, row by row, as the numbers that the writer takes. */
@@ -477,7 +484,7 @@ static oz_status item_gptq(job *j, const oz_quantize_item *it, const input *in, 
     oz_gptq_result r = {0};
     oz_weight w;
     void *mem;
-    const oz_gptq g = {&in->hessian, f, &w, oz_scheme_rtn(&it->scheme, j->q->model_dtype)};
+    const oz_gptq g = {&in->hessian, f, &w, oz_scheme_rtn(&it->scheme, j->q->model_dtype), OZ_GPTQ_PASSES};
     oz_status st = oz_item_weight(&w, &mem, it, j->pool, err);
     if (st == OZ_OK) st = module_write(j, it, &g, &r, err);
     oz_big_free(mem);
@@ -491,11 +498,13 @@ static oz_status item_gptq(job *j, const oz_quantize_item *it, const input *in, 
 /* One scale for what the text shows. Experts of a projection have it in common, since a token may come to any of them. */
 static oz_status input_scale(oz_quantize_item *it, const job *j, const input *own, oz_err *err) {
     oz_reader *readers = oz_alloc_array(j->n_inputs + 1, sizeof *readers);
+    oz_quantize_item as = *it;
     size_t n = 0;
     float zero = 0;
-    readers[n++] = (oz_reader){it, &own->sample};
+    as.cols_by = NULL; /* what was seen came through the folds */
+    readers[n++] = (oz_reader){&as, &own->sample};
     for (size_t i = 0; i < j->n_inputs && it->arch->expert >= 0; i++)
-        if (&j->inputs[i] != own && j->inputs[i].items[0]->arch->role == own->items[0]->arch->role) readers[n++] = (oz_reader){j->inputs[i].items[0], &j->inputs[i].sample};
+        if (&j->inputs[i] != own && j->inputs[i].items[0]->arch->role == own->items[0]->arch->role) readers[n++] = (oz_reader){&as, &j->inputs[i].sample};
     oz_status st = oz_input_scale(&it->input_scale, &zero, readers, n, j->q->model_dtype, err);
     it->input_zero = (int8_t)zero;
     oz_free(readers);
@@ -505,7 +514,6 @@ static oz_status input_scale(oz_quantize_item *it, const job *j, const input *ow
 static oz_status input_factor(oz_factor *f, job *j, input *in, oz_err *err) {
     const char *what = in->items[0]->arch->module;
     OZ_TRY(oz_hessian_close(&in->hessian, what, err));
-    if (in->items[0]->cols_by) oz_hessian_divide(&in->hessian, in->items[0]->cols_by);
     OZ_TRY(oz_factor_init(f, &in->hessian, j->q->dampening, j->pool, what, err));
     if (f->dampening > j->q->dampening) oz_log_warn("%s: dampening raised from %g to %g of the mean diagonal, to make its Hessian positive definite", what, j->q->dampening, f->dampening);
     return OZ_OK;
@@ -519,6 +527,7 @@ static oz_status input_quantize(job *j, input *in, oz_err *err) {
         oz_quantize_item *it = in->items[k];
         if (it->scheme.static_input) st = input_scale(it, j, in, err);
         if (st == OZ_OK) st = it->gptq ? item_gptq(j, it, in, &f, err) : oz_quantize_write_item(j->q, it, &j->stream, err);
+        it->made = st == OZ_OK;
     }
     oz_factor_deinit(&f);
     return st;
@@ -552,47 +561,110 @@ static oz_status fold_run(job *j, const oz_quantize_fold *f, oz_err *err) {
     return st;
 }
 
-static oz_status folds_run(job *j, int64_t layer, oz_err *err) {
+static oz_status folds_run(job *j, oz_err *err) {
     for (size_t i = 0; i < j->q->n_folds; i++)
-        if (j->q->items[j->q->folds[i].of->from].arch->layer == layer) OZ_TRY(fold_run(j, &j->q->folds[i], err));
+        if (j->q->items[j->q->folds[i].of->from].arch->layer == j->layer) OZ_TRY(fold_run(j, &j->q->folds[i], err));
     return OZ_OK;
 }
 
-/* Norms, biases and routers that folds have changed. */
-static oz_status moved_write(job *j, int64_t layer, oz_err *err) {
-    for (size_t i = 0; i < j->q->list.n; i++) {
+/* Rows that are kept of each input. */
+static int64_t rows_kept(const oz_model *m) {
+    enum { ROWS = 512, FEWEST = 32, BYTES = 256 << 20 };
+    int64_t width = 1;
+    for (size_t i = 0; i < oz_model_tap_count(m); i++) width += oz_model_tap_at(m, i).width;
+    const int64_t fit = BYTES / (width * (int64_t)sizeof(float));
+    return fit > ROWS ? ROWS : fit < FEWEST ? FEWEST : fit;
+}
+
+/* The original layer, all of it: what its modules read, before scales move. */
+static oz_status survey(job *j, oz_err *err) {
+    oz_model *m;
+    OZ_TRY(model_open(&m, j, j->q->ckpt, err));
+    const oz_cut all = {.tap0 = 0, .n_taps = oz_model_tap_count(m)};
+    oz_status st = inputs_new(j, m, &all, rows_kept(m), err);
+    if (st == OZ_OK) st = sequences_run(j, m, &(pass){.tap = true}, err);
+    oz_model_close(&m);
+    return st;
+}
+
+/* Norms, biases and routers that folds have changed are written at once: what is quantized reads what they give. */
+static oz_status scales_move(job *j, oz_err *err) {
+    oz_status st = survey(j, err);
+    if (st == OZ_OK) st = folds_run(j, err);
+    inputs_free(j);
+    for (size_t i = 0; st == OZ_OK && i < j->q->list.n; i++) {
         oz_quantize_item *it = &j->q->items[i];
-        if (it->moved && it->arch->layer == layer && !it->quantized) OZ_TRY(oz_quantize_write_item(j->q, it, &j->stream, err));
-        if (it->arch->layer == layer) oz_fold_undo(it);
+        if (it->moved && it->arch->layer == j->layer && !it->quantized) st = oz_quantize_write_item(j->q, it, &j->stream, err);
     }
+    return st;
+}
+
+static void scales_forget(job *j) {
+    for (size_t i = 0; i < j->q->list.n; i++)
+        if (j->q->items[i].arch->layer == j->layer) oz_fold_undo(&j->q->items[i]);
+}
+
+/* ---- from cut to cut ---- */
+
+/* To the next cut where something is to be quantized; 0: none is left. */
+static oz_status next_cut(job *j, const oz_model *m, oz_err *err) {
+    const int n = oz_model_cut_count(m);
+    while (++j->cut <= n) {
+        const oz_cut cut = oz_model_cut_at(m, j->cut);
+        OZ_TRY(inputs_new(j, m, &cut, 0, err));
+        if (j->n_inputs) return OZ_OK;
+    }
+    j->cut = 0;
     return OZ_OK;
 }
 
-/* The next layer's inputs, out of this layer as it was written. */
-static oz_status outputs_write(job *j, int64_t layer, oz_err *err) {
+static oz_status sequences_go_on(job *j, oz_model *m, oz_err *err) {
+    OZ_TRY(next_cut(j, m, err));
+    const bool is_start = j->cut && oz_model_cut_at(m, j->cut).is_start;
+    if (!j->cut && j->layer + 1 == j->n_layers) return OZ_OK;
+    OZ_TRY(sequences_run(j, m, &(pass){.from = j->waits, .to = j->cut, .tap = j->cut > 0, .has_out = !is_start}, err));
+    char *spent = waiting_path(j, j->waits);
+    if (j->waits) unlink(spent);
+    oz_free(spent);
+    if (!is_start) j->waits = j->cut;
+    return OZ_OK;
+}
+
+/* One cut, or what is left of the layer behind the last. */
+static oz_status cut_run(job *j, oz_err *err) {
     oz_ckpt *c;
     oz_model *m = NULL;
     OZ_TRY(oz_ckpt_open(&c, j->work.out, err));
-    oz_status st = model_open(&m, j, c, layer, 0, err);
-    if (st == OZ_OK) st = sequences_run(j, m, layer, true, err);
+    oz_status st = model_open(&m, j, c, err);
+    if (st == OZ_OK) st = sequences_go_on(j, m, err);
     oz_model_close(&m);
     oz_ckpt_close(&c);
-    char *from = residual_path(j, layer + 1, ".new"), *to = residual_path(j, layer + 1, "");
-    if (st == OZ_OK && rename(from, to) != 0) st = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: cannot rename to it: %s", to, strerror(errno));
+    for (size_t i = 0; st == OZ_OK && i < j->n_inputs; i++) st = input_quantize(j, &j->inputs[i], err);
+    inputs_free(j);
+    return st;
+}
+
+/* The next layer's inputs get their name. */
+static oz_status residual_take(const job *j, oz_err *err) {
+    if (j->layer + 1 == j->n_layers) return OZ_OK;
+    oz_status st = OZ_OK;
+    char *from = residual_path(j, j->layer + 1, ".new"), *to = residual_path(j, j->layer + 1, "");
+    if (rename(from, to) != 0) st = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: cannot rename to it: %s", to, strerror(errno));
     oz_free(from);
     oz_free(to);
     return st;
 }
 
 static oz_status layer_run(job *j, int64_t layer, oz_err *err) {
-    oz_status st = hessians_sum(j, layer, err);
-    if (st == OZ_OK) st = folds_run(j, layer, err);
-    for (size_t i = 0; st == OZ_OK && i < j->n_inputs; i++) st = input_quantize(j, &j->inputs[i], err);
-    inputs_free(j);
+    oz_status st = OZ_OK;
+    j->layer = layer, j->cut = j->waits = 0;
+    if (j->q->transform) st = scales_move(j, err);
+    do st = st == OZ_OK ? cut_run(j, err) : st;
+    while (st == OZ_OK && j->cut);
+    scales_forget(j);
     OZ_TRY(st);
-    OZ_TRY(moved_write(j, layer, err));
     OZ_TRY(oz_writer_sync(j->writer, err));
-    if (layer + 1 < j->n_layers) OZ_TRY(outputs_write(j, layer, err));
+    OZ_TRY(residual_take(j, err));
     char done[65];
     OZ_TRY(digest_now(done, j, layer, err));
     json_array_append_new(json_object_get(j->work.manifest, "layers"), json_string(done));
@@ -614,7 +686,7 @@ static void warn_starved(const job *j) {
     const json_t *m;
     json_array_foreach(json_object_get(j->work.manifest, "modules"), i, m) {
         const char *name = json_string_value(json_object_get(m, "module"));
-        const oz_quantize_item *it = name ? item_of(j, name) : NULL;
+        const oz_quantize_item *it = name ? item_of(j, -1, name) : NULL;
         const int64_t seen = json_integer_value(json_object_get(m, "tokens"));
         if (!it || seen >= it->arch->cols || (seen > 0 && it->arch->cols > n_tok)) continue;
         if (!n[seen > 0]++) first[seen > 0] = name;

@@ -17,7 +17,7 @@
 /* LAPACK's Cholesky, in Fortran's calling convention; OpenBLAS has it, its C headers do not. */
 void dpotrf_(const char *uplo, const int *n, double *a, const int *lda, int *info, size_t uplo_len);
 
-enum { SUM_TILE = 192, FACTOR_TILE = 128 };
+enum { SUM_TILE = 640, FACTOR_TILE = 128 }; /* the first at most: BLAS is at its best where tiles are large */
 
 static int64_t tiles_of(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 static int64_t tile_len(int64_t i, int64_t n, int64_t tile) { return n - i * tile < tile ? n - i * tile : tile; }
@@ -44,20 +44,24 @@ void oz_hessian_deinit(oz_hessian *h) {
 
 typedef struct addition { oz_hessian *h; const float *x; int64_t n_rows; } addition;
 
+static int64_t sum_tile(int64_t n) { return tiles_of(n, tiles_of(n, SUM_TILE)); }
+
 static void add_tiles(void *arg, int thread, int64_t begin, int64_t end) {
     (void)thread;
     const addition *a = arg;
-    const int64_t n = a->h->n;
+    const int64_t n = a->h->n, tile = sum_tile(n);
     for (int64_t k = begin; k < end; k++) {
         int64_t i, j;
         pair_at(&i, &j, k);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)tile_len(i, n, SUM_TILE), (int)tile_len(j, n, SUM_TILE), (int)a->n_rows, 1.0f, a->x + i * SUM_TILE, (int)n,
-                    a->x + j * SUM_TILE, (int)n, 1.0f, a->h->sum + i * SUM_TILE * n + j * SUM_TILE, (int)n);
+        const float *x = a->x + i * tile, *y = a->x + j * tile;
+        float *sum = a->h->sum + i * tile * n + j * tile;
+        if (i == j) cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, (int)tile_len(i, n, tile), (int)a->n_rows, 1.0f, x, (int)n, 1.0f, sum, (int)n);
+        else cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)tile_len(i, n, tile), (int)tile_len(j, n, tile), (int)a->n_rows, 1.0f, x, (int)n, y, (int)n, 1.0f, sum, (int)n);
     }
 }
 
 void oz_hessian_add(oz_hessian *h, oz_pool *pool, const float *x, int64_t n_rows) {
-    const int64_t t = tiles_of(h->n, SUM_TILE);
+    const int64_t t = tiles_of(h->n, sum_tile(h->n));
     oz_pool_run(pool, t * (t + 1) / 2, 1, add_tiles, &(addition){h, x, n_rows});
     h->n_rows += n_rows;
 }
@@ -68,11 +72,6 @@ oz_status oz_hessian_close(oz_hessian *h, const char *what, oz_err *err) {
         for (int64_t j = 0; j < i; j++) h->sum[j * h->n + i] = h->sum[i * h->n + j];
     }
     return OZ_OK;
-}
-
-void oz_hessian_divide(oz_hessian *h, const float *by) {
-    for (int64_t i = 0; i < h->n; i++)
-        for (int64_t j = 0; j < h->n; j++) h->sum[i * h->n + j] /= by[i] * by[j];
 }
 
 /* ---- the factor ---- */
@@ -176,7 +175,7 @@ static oz_status factor(factoring *w, const oz_hessian *h, double dampening, oz_
     const double mean = order(w->f->perm, h);
     for (w->f->dampening = dampening;; w->f->dampening *= 10) {
         OZ_NEED(w->f->dampening <= 1, err, OZ_E_FORMAT, "%s: its Hessian over the calibration text is not positive definite, even with its mean diagonal added", what);
-        fill(w, h, mean, w->f->dampening * mean);
+        fill(w, h, mean, w->f->added = w->f->dampening * mean);
         if (cholesky(w, pool)) break;
     }
     oz_pool_run(pool, tiles_of(n, FACTOR_TILE), 1, inverse_tiles, w);

@@ -14,7 +14,7 @@ typedef struct oz_quantize_item {
     oz_weight weight;           /* the same in rows; codec plain */
     bool quantized, absent;     /* absent: a tied head, written nowhere */
     oz_scheme scheme;           /* where quantized */
-    bool gptq;                  /* its codes are chosen with calibration text */
+    bool gptq, made;            /* its codes are chosen with calibration text; they have been */
     bool ignored, moved;        /* a pattern says to leave it as it is; a fold changes it */
     float *cols_by, *rows_by;   /* what folds multiply its columns by, and divide its rows by; NULL: nothing */
     float input_scale;          /* of a static input, once it is calibrated */
@@ -149,24 +149,23 @@ oz_status oz_recode_write(oz_stream *s, const oz_recode *r, const oz_ckpt *c, co
 oz_status oz_stream_copy(oz_stream *s, const char *name, const void *data, size_t n_bytes, oz_err *err);
 
 /* ---- GPTQ: the arithmetic ---- */
-enum { OZ_GPTQ_BLOCK = 128 }; /* columns whose errors reach the columns after the block together */
+enum { OZ_GPTQ_BLOCK = 128, OZ_GPTQ_PASSES = 3 }; /* columns whose errors reach the columns after the block together */
 void oz_blas_init(void); /* before the first of the following: one thread a BLAS call */
 
 /* Sum of x x^T over the rows x that modules read. */
-typedef struct oz_hessian { int64_t n, n_rows; float *sum; /* [n, n]; until closed, tiles on and below the diagonal */ } oz_hessian;
+typedef struct oz_hessian { int64_t n, n_rows; float *sum; /* [n, n]; until closed, what is on and below the diagonal */ } oz_hessian;
 oz_status oz_hessian_init(oz_hessian *h, int64_t n, const char *what, oz_err *err);
 void oz_hessian_deinit(oz_hessian *h);
 void oz_hessian_add(oz_hessian *h, oz_pool *pool, const float *x, int64_t n_rows); /* x [n_rows, n]; allocates nothing of ours */
 oz_status oz_hessian_close(oz_hessian *h, const char *what, oz_err *err);          /* mirrors it; OZ_E_FORMAT: not finite */
-void oz_hessian_divide(oz_hessian *h, const float *by); /* closed: that of the same rows with column i divided by by[i] */
 
 /* perm: columns by descending diagonal. u: upper triangle [n, n] with (H in that order + dampening * mean diagonal)^-1 = u^T u. A dampening
- * that does not suffice is raised tenfold. */
-typedef struct oz_factor { int64_t n; int32_t *perm; float *u; double dampening; } oz_factor;
+ * that does not suffice is raised tenfold. added: to the diagonal. */
+typedef struct oz_factor { int64_t n; int32_t *perm; float *u; double dampening, added; } oz_factor;
 oz_status oz_factor_init(oz_factor *f, const oz_hessian *h, double dampening, oz_pool *pool, const char *what, oz_err *err);
 void oz_factor_deinit(oz_factor *f);
 
-typedef struct oz_gptq { const oz_hessian *hessian; const oz_factor *factor; const oz_weight *weight; oz_rtn rtn; } oz_gptq;
+typedef struct oz_gptq { const oz_hessian *hessian; const oz_factor *factor; const oz_weight *weight; oz_rtn rtn; int passes; /* over all columns after the sweep */ } oz_gptq;
 /* codes, scales: as stored; zeros [rows, groups], where asymmetric; the caller's. Relative output error tr(E H E^T) / tr(W H W^T) of rounding to nearest, and reached; NaN where
  * the text gives no input. */
 typedef struct oz_gptq_result { void *codes, *scales; int8_t *zeros; int64_t code_row_bytes, scale_row_bytes; double before, after; } oz_gptq_result;
@@ -198,6 +197,11 @@ const oz_scheme *oz_budget_scheme(const oz_budget *b, size_t item); /* chosen fo
 /* Of names, types and bytes, in the order of the list. what: for the progress line. */
 oz_status oz_digest_tensors(char out[65], const oz_ckpt *c, const oz_tensor *const *tensors, size_t n, oz_pool *pool, const char *what);
 oz_status oz_digest_file(char out[65], const char *path, oz_err *err);
+/* Of rows on their way from layer to layer, which are many: against damage, not against forgery, twenty times as fast. Begins as zeros; the pieces do not show. */
+typedef struct oz_sum { uint64_t lanes[8], n_bytes; char block[64]; } oz_sum;
+void oz_sum_add(oz_sum *s, const void *data, size_t n);
+void oz_sum_hex(char out[65], const oz_sum *s);
+oz_status oz_sum_file(char out[65], const char *path, oz_err *err);
 /* {name: digest} of the files of a folder that are not the layout's. */
 oz_status oz_digest_side_files(json_t **out, const char *dir, const oz_layout *l, oz_err *err);
 

@@ -47,11 +47,11 @@ static void close_setup(setup *s) {
 
 typedef struct result { uint8_t codes[ROWS * COLS]; uint16_t scales[ROWS * COLS]; int8_t zeros[ROWS * COLS]; oz_gptq_result r; } result;
 
-static void quantize(result *out, const setup *s, oz_codec codec, int64_t group, bool asymmetric) {
+static void quantize(result *out, const setup *s, oz_codec codec, int64_t group, bool asymmetric, int passes) {
     oz_err e = {0};
     memset(out, 0, sizeof *out);
     out->r = (oz_gptq_result){.codes = out->codes, .scales = out->scales, .zeros = out->zeros, .code_row_bytes = oz_codec_row_bytes(codec, COLS), .scale_row_bytes = 2 * (group ? COLS / group : 1)};
-    const oz_gptq g = {&s->h, &s->f, &s->weight, {codec, group, OZ_DTYPE_BF16, asymmetric, 0, 0}};
+    const oz_gptq g = {&s->h, &s->f, &s->weight, {codec, group, OZ_DTYPE_BF16, asymmetric, 0, 0}, passes};
     check(oz_gptq_run(&out->r, &g, s->pool, "w", &e), &e);
 }
 
@@ -135,7 +135,7 @@ static void against_f64(bool asymmetric) {
     setup s;
     open_setup(&s, 2, TOKENS);
     for (int i = 0; asymmetric && i < ROWS * COLS; i++) s.w[i] += 0.03f;
-    quantize(&got, &s, OZ_CODEC_I4P, 16, asymmetric);
+    quantize(&got, &s, OZ_CODEC_I4P, 16, asymmetric, 0);
     int n_zeros = 0;
     for (int i = 0; i < ROWS * COLS / 16; i++) n_zeros += got.zeros[i] != 0;
     assert_true(asymmetric ? n_zeros > ROWS * COLS / 32 : n_zeros == 0);
@@ -165,13 +165,42 @@ static void test_against_f64(void **state) {
     against_f64(true);
 }
 
+/* Passes after the sweep: each takes error away, and at last hardly a code is left that a step up or down would better, all others being what they are. */
+static void test_passes(void **state) {
+    (void)state;
+    setup s;
+    open_setup(&s, 2, TOKENS);
+    double last = INFINITY;
+    for (int passes = 0; passes <= 8; passes += passes ? passes : 1) {
+        quantize(&got, &s, OZ_CODEC_I4P, 16, false, passes);
+        assert_true(got.r.after < last);
+        last = got.r.after;
+    }
+    const oz_weight w = stored(&got, OZ_CODEC_I4P, 16);
+    int worse = 0;
+    for (int r = 0; r < ROWS; r++) {
+        float row[COLS], codes[COLS], e[COLS];
+        oz_weight_row(row, &w, r, 0, COLS);
+        oz_weight_codes(codes, &w, r, 0, COLS);
+        for (int c = 0; c < COLS; c++) e[c] = row[c] - s.w[r * COLS + c];
+        for (int c = 0; c < COLS; c++) {
+            const double h = s.h.sum[c * COLS + c] + s.f.added, step = oz_f32_from_bf16(((const uint16_t *)w.scales)[r * (COLS / 16) + c / 16]);
+            double slope = s.f.added * e[c];
+            for (int k = 0; k < COLS; k++) slope += (double)s.h.sum[c * COLS + k] * e[k];
+            worse += (codes[c] < 7 && 2 * slope + step * h < 0) || (codes[c] > -8 && -2 * slope + step * h < 0);
+        }
+    }
+    if (worse > ROWS * COLS / 100) fail_msg("%d of %d codes could be better", worse, ROWS * COLS);
+    close_setup(&s);
+}
+
 /* What rounding to nearest would store: the scales are the same, and so is what a column gets that no input moves. */
 static void test_scales_and_dead_columns(void **state) {
     (void)state;
     setup s;
     oz_err e = {0};
     open_setup(&s, 1, TOKENS);
-    quantize(&got, &s, OZ_CODEC_I4P, 16, false);
+    quantize(&got, &s, OZ_CODEC_I4P, 16, false, 0);
     const oz_weight w = stored(&got, OZ_CODEC_I4P, 16);
     double before = 0;
     float *errors = malloc(sizeof(float) * ROWS * COLS);
@@ -180,9 +209,9 @@ static void test_scales_and_dead_columns(void **state) {
         uint16_t scales[COLS / 16];
         float mine[COLS], rtn[COLS];
         check(oz_rtn_row(codes, scales, NULL, &(oz_rtn){OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false, 0, 0}, s.w + r * COLS, COLS, &e), &e);
-        for (int g = 0; g < COLS / 16; g++) { /* searched below round-to-nearest's, never above */
+        for (int g = 0; g < COLS / 16; g++) { /* searched below round-to-nearest's, or where a range's one end is clipped */
             const float full = oz_f32_from_bf16(scales[g]), s_g = oz_f32_from_bf16(((const uint16_t *)w.scales)[r * (COLS / 16) + g]);
-            assert_true(s_g <= full && s_g >= 0.6f * full);
+            assert_true(s_g <= 1.09f * full && s_g >= 0.6f * full);
         }
         const oz_weight nearest = {.codec = OZ_CODEC_I4P, .rows = 1, .cols = COLS, .codes = codes, .row_bytes = w.row_bytes, .group_size = 16, .scale_dtype = OZ_DTYPE_BF16, .scales = scales};
         oz_weight_row(rtn, &nearest, 0, 0, COLS);
@@ -206,12 +235,12 @@ static void test_codecs_and_threads(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setup s;
         open_setup(&s, 1, TOKENS);
-        quantize(&got, &s, cases[i].codec, cases[i].group, cases[i].asymmetric);
+        quantize(&got, &s, cases[i].codec, cases[i].group, cases[i].asymmetric, 2);
         assert_true(got.r.after <= got.r.before && got.r.after > 0);
         close_setup(&s);
         for (int threads = 2; threads <= 5; threads += 3) {
             open_setup(&s, threads, TOKENS);
-            quantize(&other, &s, cases[i].codec, cases[i].group, cases[i].asymmetric);
+            quantize(&other, &s, cases[i].codec, cases[i].group, cases[i].asymmetric, 2);
             assert_memory_equal(got.codes, other.codes, sizeof got.codes);
             assert_memory_equal(got.scales, other.scales, sizeof got.scales);
             assert_memory_equal(got.zeros, other.zeros, sizeof got.zeros);
@@ -226,11 +255,11 @@ static void test_few_tokens(void **state) {
     (void)state;
     setup s;
     open_setup(&s, 2, 40);
-    quantize(&got, &s, OZ_CODEC_I4P, 16, false);
+    quantize(&got, &s, OZ_CODEC_I4P, 16, false, 2);
     assert_true(s.f.dampening == 0.01 && got.r.after < got.r.before);
     close_setup(&s);
     open_setup(&s, 2, 0);
-    quantize(&got, &s, OZ_CODEC_I4P, 16, false);
+    quantize(&got, &s, OZ_CODEC_I4P, 16, false, 2);
     assert_true(isnan(got.r.after) && isnan(got.r.before));
     oz_err e = {0};
     uint8_t codes[COLS];
@@ -261,7 +290,7 @@ static void test_too_large(void **state) {
         open_setup(&s, 2, TOKENS);
         for (int k = 0; k < ROWS * COLS; k++) s.w[k] = fmaxf(-3, fminf(3, s.w[k] * 20)) * cases[i].scale;
         oz_gptq_result r = {.codes = got.codes, .scales = got.scales, .code_row_bytes = oz_codec_row_bytes(OZ_CODEC_I4P, COLS), .scale_row_bytes = 2 * COLS / 16};
-        const oz_gptq g = {&s.h, &s.f, &s.weight, {OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false, 0, 0}};
+        const oz_gptq g = {&s.h, &s.f, &s.weight, {OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false, 0, 0}, 2};
         assert_int_equal(oz_gptq_run(&r, &g, s.pool, "the_module", &e), cases[i].fits ? OZ_OK : OZ_E_FORMAT);
         assert_true(cases[i].fits ? r.after > 0 && r.after < r.before : strncmp(e.msg, "the_module: rows ", 17) == 0);
         close_setup(&s);
@@ -292,7 +321,7 @@ static void test_bad_hessians(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_against_f64), cmocka_unit_test(test_scales_and_dead_columns), cmocka_unit_test(test_codecs_and_threads),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_against_f64), cmocka_unit_test(test_passes), cmocka_unit_test(test_scales_and_dead_columns), cmocka_unit_test(test_codecs_and_threads),
                                        cmocka_unit_test(test_few_tokens), cmocka_unit_test(test_bad_hessians), cmocka_unit_test(test_too_large)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
