@@ -1,4 +1,5 @@
 #include "base/file.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -230,7 +232,7 @@ char *oz_path_join(const char *dir, const char *name) {
 
 /* ---- output folders ---- */
 
-struct oz_outdir { char *target, *temp; bool force, committed; };
+struct oz_outdir { char *target, *temp; int lock; bool force, committed; };
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
     return remove(path);
@@ -264,6 +266,41 @@ oz_status oz_outdir_check(const char *target, oz_err *err) {
     return OZ_OK;
 }
 
+/* Is `name` what temp_name makes for a folder `base`? *pid: whose. */
+static bool is_temp_name(long *pid, const char *name, const char *base) {
+    int i;
+    const size_t n = strlen(base);
+    if (name[0] != '.' || strncmp(name + 1, base, n) != 0 || sscanf(name + 1 + n, ".tmp-%ld-%d", pid, &i) != 2 || *pid <= 0) return false;
+    char *same = oz_asprintf(".%s.tmp-%ld-%d", base, *pid, i);
+    const bool is = strcmp(same, name) == 0;
+    oz_free(same);
+    return is;
+}
+
+/* What runs that were killed left beside `path`. A folder is removed only where it is certain that nobody writes to it: it has our name for it, is ours, its
+ * process is gone, and the lock that the process held on it can be had (so processes of other containers and machines count as well; where a file system has
+ * no such locks, it stays). */
+static void leftovers_remove(const char *path) {
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    char *dir = slash ? oz_strndup(path, (size_t)(slash + 1 - path)) : oz_strdup(".");
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        long pid;
+        struct stat st;
+        if (!is_temp_name(&pid, e->d_name, base) || kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue;
+        int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0) continue;
+        if (fstat(fd, &st) == 0 && st.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+            char *left = oz_path_join(slash ? dir : "", e->d_name);
+            if (remove_tree(left) == 0) oz_log_info("%s: removed what a run that was killed had left", left);
+            oz_free(left);
+        }
+        close(fd);
+    }
+    if (d) closedir(d);
+    oz_free(dir);
+}
+
 static oz_status temp_make(char **temp, const char *path, oz_err *err) {
     *temp = NULL;
     do { /* a name may be left over from a process that was killed and had our number */
@@ -283,14 +320,15 @@ oz_status oz_outdir_open(oz_outdir **out, const char *target, bool force, oz_err
     char *path = oz_strndup(target, n), *temp = NULL;
     oz_status s = OZ_OK;
     if (!force && oz_path_exists(path)) s = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: exists already (--force replaces it)", path);
-    else s = temp_make(&temp, path, err);
+    else leftovers_remove(path), s = temp_make(&temp, path, err);
     if (s != OZ_OK) {
         oz_free(path);
         oz_free(temp);
         return s;
     }
     oz_outdir *d = oz_alloc(sizeof *d);
-    *d = (oz_outdir){path, temp, force, false};
+    *d = (oz_outdir){path, temp, open(temp, O_RDONLY | O_DIRECTORY | O_CLOEXEC), force, false};
+    if (d->lock >= 0) flock(d->lock, LOCK_EX | LOCK_NB); /* for leftovers_remove, which takes none for a sign of life */
     oz_temporary_add(temp);
     *out = d;
     return OZ_OK;
@@ -339,6 +377,7 @@ oz_status oz_outdir_commit(oz_outdir *d, oz_err *err) {
 void oz_outdir_close(oz_outdir **d) {
     if (!*d) return;
     if (!(*d)->committed) remove_tree((*d)->temp);
+    if ((*d)->lock >= 0) close((*d)->lock);
     oz_temporary_forget((*d)->temp);
     oz_free((*d)->target);
     oz_free((*d)->temp);

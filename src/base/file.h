@@ -25,7 +25,8 @@ bool oz_path_is_dir(const char *path);
 char *oz_path_join(const char *dir, const char *name); /* oz_free */
 
 /* A folder written beside its target and renamed at the end. An existing target is refused unless `force`, and then
- * replaced only at commit. _close without _commit removes everything. SIGINT: see oz_interrupted(). */
+ * replaced only at commit. _close without _commit removes everything; what a process that was killed left under the same target the next _open
+ * removes. SIGINT: see oz_interrupted(). */
 typedef struct oz_outdir oz_outdir;
 oz_status oz_outdir_check(const char *target, oz_err *err); /* a name that a folder can have and be replaced under: not ".", not a mount point */
 oz_status oz_outdir_open(oz_outdir **out, const char *target, bool force, oz_err *err);

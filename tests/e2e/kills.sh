@@ -60,7 +60,7 @@ for force in '' --force; do
         c $i $force && bad+=" $i: was not killed;"
         if [ -e "$T/w/b" ]; then whole "$T/new" || { [ -n "$force" ] && whole "$T/old"; } || bad+=" $i: neither the old checkpoint nor the new one;"
         elif [ -n "$force" ]; then bad+=" $i: no checkpoint;"; fi
-        ((i % 16)) || { c 0 --force && whole "$T/new"; } || bad+=" $i: not made anew;"
+        ((i % 16)) || { c 0 --force && whole "$T/new" && [ "$(ls -A "$T/w")" = b ]; } || bad+=" $i: not made anew, or what was left is still there;"
     done
     same "convert $force, killed before each of them" '' "$bad"
 done

@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "base/file.h"
 #include "base/mem.h"
@@ -217,6 +219,63 @@ static void outdir_refuses_an_existing_target(void **state) {
     assert_int_equal(hidden_count("."), 0);
 }
 
+/* A process number that nobody has. */
+static long dead_pid(void) {
+    const pid_t pid = fork();
+    if (pid == 0) _exit(0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    return pid;
+}
+
+/* What a killed run left under the same target goes; what somebody may still write to, has another target or name, or is no folder, stays. */
+static void outdir_removes_what_a_killed_run_left(void **state) {
+    const long dead = dead_pid();
+    const struct { const char *format; long pid; bool stays; } dirs[] = {
+        {".left.tmp-%ld-0", dead, false}, {".left.tmp-%ld-17", dead, false}, {".left.tmp-%ld-0", getpid(), true}, {".left.tmp-%ld-0", getppid(), true},
+        {".left2.tmp-%ld-0", dead, true}, {".left.tmp-%ld-0.old", dead, true}, {".left.tmp-0%ld-0", dead, true}, {".left.tmp-%ld", dead, true}, {"left.tmp-%ld-0", dead, true},
+        {".left.tmp-%ld-2", dead, true}, /* locked: by a process of another container, say */
+    };
+    enum { N = sizeof dirs / sizeof *dirs };
+    char names[N][64], path[96];
+    oz_outdir *d;
+    assert_int_equal(mkdir("sub", 0777), 0);
+    for (int in = 0; in < 2; in++) { /* a target here, and one in a folder */
+        int locked = -1;
+        for (int i = 0; i < N; i++) {
+            snprintf(names[i], sizeof names[i], dirs[i].format, dirs[i].pid);
+            snprintf(path, sizeof path, "%s%s", in ? "sub/" : "", names[i]);
+            assert_int_equal(mkdir(path, 0777), 0);
+            if (i == N - 1) locked = open(path, O_RDONLY | O_DIRECTORY);
+            strcat(path, "/file");
+            put(path, "x");
+        }
+        assert_int_equal(flock(locked, LOCK_EX | LOCK_NB), 0);
+        snprintf(path, sizeof path, "%s.left.tmp-%ld-3", in ? "sub/" : "", dead);
+        put(path, "no folder");
+        assert_int_equal(oz_outdir_open(&d, in ? "sub/left" : "left", false, NULL), OZ_OK);
+        assert_true(oz_path_exists(path));
+        for (int i = 0; i < N; i++) {
+            snprintf(path, sizeof path, "%s%s/file", in ? "sub/" : "", names[i]);
+            if (oz_path_exists(path) != dirs[i].stays) fail_msg("%s %s", path, dirs[i].stays ? "was removed" : "is still there");
+        }
+        close(locked);
+        oz_outdir_close(&d);
+        assert_int_equal(system(in ? "rm -r sub" : "rm -r .left* left.*"), 0);
+    }
+}
+
+/* A folder that is written to is locked for as long. */
+static void outdir_is_locked(void **state) {
+    oz_outdir *d;
+    assert_int_equal(oz_outdir_open(&d, "busy", false, NULL), OZ_OK);
+    int fd = open(oz_outdir_path(d), O_RDONLY | O_DIRECTORY);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), -1);
+    assert_int_equal(oz_outdir_commit(d, NULL), OZ_OK);
+    oz_outdir_close(&d);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    close(fd);
+}
+
 /* The two change places at once: what was replaced is its owner's to remove, and at no time is there less than one of them at the target. */
 static void commit_leaves_what_it_replaced(void **state) {
     assert_int_equal(mkdir("made", 0777) | mkdir("kept", 0777), 0);
@@ -286,6 +345,8 @@ int main(void) {
         cmocka_unit_test(outdir_aborted_leaves_nothing),
         cmocka_unit_test(outdir_refuses_an_existing_target),
         cmocka_unit_test(outdir_force_replaces_at_commit),
+        cmocka_unit_test(outdir_removes_what_a_killed_run_left),
+        cmocka_unit_test(outdir_is_locked),
         cmocka_unit_test(commit_leaves_what_it_replaced),
         cmocka_unit_test(temporaries_are_removed),
         cmocka_unit_test(signals_set_a_flag),
