@@ -177,19 +177,31 @@ static oz_status refuse_foreign(const model *m, oz_err *err) {
     return OZ_OK;
 }
 
-oz_status oz_gguf_dims_read(oz_gguf_model *m, oz_err *err) {
-    oz_gguf_dims *d = &m->d;
-    const int64_t max = INT32_MAX;
-    OZ_TRY(refuse_foreign(m, err));
-    OZ_TRY(need_int(&d->n_layers, m, "block_count", 100000, err));
-    OZ_TRY(need_int(&d->hidden, m, "embedding_length", max, err));
-    OZ_TRY(need_int(&d->intermediate, m, "feed_forward_length", max, err));
-    OZ_TRY(need_int(&d->n_heads, m, "attention.head_count", 65535, err));
-    OZ_TRY(need_int(&d->max_len, m, "context_length", max, err));
+/* As many as model/config.c takes: what is wrong is said by its name here. */
+enum { MAX_LAYERS = 1024, MAX_HEAD_DIM = 1 << 14 };
+
+static oz_status heads_read(oz_gguf_dims *d, const model *m, oz_err *err) {
+    const char *a = m->arch->name;
     d->n_heads_kv = d->n_heads;
     OZ_TRY(arch_int(&d->n_heads_kv, m, "attention.head_count_kv", 1, d->n_heads, err));
+    OZ_NEED(d->n_heads % d->n_heads_kv == 0, err, OZ_E_FORMAT, "%s: %s.attention.head_count_kv: must divide attention.head_count %" PRId64 ", found %" PRId64, m->g->where, a, d->n_heads, d->n_heads_kv);
+    OZ_NEED(has_key(m, "attention.key_length") || d->hidden % d->n_heads == 0, err, OZ_E_FORMAT, "%s: %s.attention.head_count: must divide embedding_length %" PRId64 " where attention.key_length is absent, found %" PRId64,
+            m->g->where, a, d->hidden, d->n_heads);
     d->head_dim = d->hidden / d->n_heads;
-    OZ_TRY(arch_int(&d->head_dim, m, "attention.key_length", 1, 65536, err));
+    OZ_TRY(arch_int(&d->head_dim, m, "attention.key_length", 1, MAX_HEAD_DIM, err));
+    OZ_NEED(d->head_dim % 2 == 0, err, OZ_E_FORMAT, "%s: %s.attention.%s: must make heads of an even length, found %" PRId64, m->g->where, a, has_key(m, "attention.key_length") ? "key_length" : "head_count", d->head_dim);
+    return OZ_OK;
+}
+
+oz_status oz_gguf_dims_read(oz_gguf_model *m, oz_err *err) {
+    oz_gguf_dims *d = &m->d;
+    OZ_TRY(refuse_foreign(m, err));
+    OZ_TRY(need_int(&d->n_layers, m, "block_count", MAX_LAYERS, err));
+    OZ_TRY(need_int(&d->hidden, m, "embedding_length", 1 << 20, err));
+    OZ_TRY(need_int(&d->intermediate, m, "feed_forward_length", 1 << 28, err));
+    OZ_TRY(need_int(&d->n_heads, m, "attention.head_count", 65535, err));
+    OZ_TRY(need_int(&d->max_len, m, "context_length", 1 << 30, err));
+    OZ_TRY(heads_read(d, m, err));
     OZ_TRY(arch_int(&(int64_t){0}, m, "attention.value_length", d->head_dim, d->head_dim, err));
     d->rope_dim = d->head_dim;
     OZ_TRY(arch_int(&d->rope_dim, m, "rope.dimension_count", m->arch->bit == OZ_GGUF_PHI3 ? 1 : d->head_dim, d->head_dim, err));

@@ -26,11 +26,10 @@ static char *env_inside(const char *variable, const char *name) {
     return path;
 }
 
-static char *hub_home_file(const char *name) { /* of HF_HOME */
+static char *hub_home_file(const char *name) { /* of HF_HOME; NULL where nothing says where that is */
     char *path = env_inside("HF_HOME", name), *in_home = oz_asprintf(".cache/huggingface/%s", name), *in_cache = oz_asprintf("huggingface/%s", name);
     if (!path) path = env_inside("XDG_CACHE_HOME", in_cache);
     if (!path) path = env_inside("HOME", in_home);
-    if (!path) path = oz_strdup(in_home); /* no home: below where we are */
     oz_free(in_home);
     oz_free(in_cache);
     return path;
@@ -55,7 +54,7 @@ char *oz_hub_token(void) {
     char *path = env_path("HF_TOKEN_PATH"), *token = NULL;
     if (!path) path = hub_home_file("token");
     oz_buf text = {0};
-    if (oz_file_read_regular(&text, path, 4096, NULL) == OZ_OK) token = trimmed(oz_strdup(text.data));
+    if (path && oz_file_read_regular(&text, path, 4096, NULL) == OZ_OK) token = trimmed(oz_strdup(text.data));
     oz_buf_deinit(&text);
     oz_free(path);
     return token;
@@ -96,6 +95,7 @@ oz_status oz_repo_parse(oz_repo *out, const char *text, oz_err *err) {
     OZ_NEED(is_repo_name(text, n), err, OZ_E_ARG, "%s: expected a repository's name, OWNER/NAME or NAME, with @REVISION if not main", text);
     OZ_NEED(oz_name_is_inside(rev) && strlen(rev) <= MAX_REV, err, OZ_E_ARG, "%s: expected a branch, tag or commit behind @, found \"%s\"", text, rev);
     char *cache = oz_hub_cache_dir();
+    OZ_NEED(cache, err, OZ_E_NOT_FOUND, "%s: where the hub's cache lies is not known: HF_HOME or HOME must be set", text);
     oz_buf dir = {0};
     oz_buf_printf(&dir, "%s/models--", cache);
     for (size_t i = 0; i < n; i++) oz_buf_puts(&dir, text[i] == '/' ? "--" : (char[]){text[i], 0});
@@ -162,12 +162,14 @@ static oz_status gguf_inside(char **path, const char *model, oz_err *err) {
 oz_status oz_hub_resolve(char **path, const char *model, oz_err *err) {
     oz_repo r;
     *path = NULL;
-    if (oz_path_exists(model) || oz_str_ends(model, ".gguf") || oz_repo_parse(&r, model, NULL) != OZ_OK) {
+    const bool is_path = oz_path_exists(model) || oz_str_ends(model, ".gguf");
+    oz_status st = is_path ? OZ_OK : oz_repo_parse(&r, model, NULL);
+    if (is_path || st == OZ_E_ARG) { /* what no repository is called is a path that is not there */
         *path = oz_strdup(model);
         return OZ_OK;
     }
+    OZ_NEED(st == OZ_OK, err, st, "%s: %s, and where the hub's cache lies is not known: HF_HOME or HOME must be set", model, strerror(ENOENT));
     *path = oz_repo_snapshot(&r);
-    oz_status st = OZ_OK;
     if (*path) {
         st = gguf_inside(path, model, err);
     } else {

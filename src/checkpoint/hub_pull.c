@@ -186,7 +186,14 @@ static oz_status blob_get(blob *b, oz_err *err) {
     oz_http_reply reply = {0};
     oz_buf_printf(&url, "%s/%s/resolve/%s/", b->p->endpoint, b->p->repo.name, b->p->commit);
     url_escape(&url, b->f->name, "/");
-    oz_status st = oz_http_get(&reply, b->p->http, url.data, &(oz_http_sink){b, blob_resume, blob_begin, blob_put, blob_is_whole}, err);
+    const oz_http_sink sink = {b, blob_resume, blob_begin, blob_put, blob_is_whole};
+    oz_status st = oz_http_get(&reply, b->p->http, url.data, &sink, err);
+    if (st == OZ_OK && reply.status == 416 && b->have > 0) { /* the server has no such bytes: not for our part, then, but perhaps from the beginning */
+        oz_log_info("%s: the server does not go on at byte %" PRId64 "; once more from the beginning", b->f->name, b->have);
+        b->p->progress.total += b->have;
+        st = part_clear(b, err);
+        if (st == OZ_OK) st = oz_http_get(&reply, b->p->http, url.data, &sink, err);
+    }
     if (st == OZ_OK && reply.status >= 400) st = refused(b->p, &reply, b->f->name, err);
     oz_buf_deinit(&url);
     return st;

@@ -168,10 +168,10 @@ const oz_bytes_rules *oz_gguf_pre(oz_slice name, bool *adds_bos, oz_buf *known);
 
 /* ---- the hub: names and the cache (hub_cache.c), HTTP (hub_http.c), the download (hub_pull.c) ---- */
 typedef struct oz_repo { char *name, *rev, *dir; } oz_repo; /* "OWNER/NAME", "main", its folder in the cache */
-oz_status oz_repo_parse(oz_repo *out, const char *text, oz_err *err); /* OZ_E_ARG: no repository is called that */
+oz_status oz_repo_parse(oz_repo *out, const char *text, oz_err *err); /* OZ_E_ARG: no repository is called that; OZ_E_NOT_FOUND: there is no place for a cache */
 void oz_repo_deinit(oz_repo *r);
 char *oz_repo_snapshot(const oz_repo *r); /* the folder of r's revision; NULL: not in the cache */
-char *oz_hub_cache_dir(void);
+char *oz_hub_cache_dir(void); /* NULL: the environment does not say */
 char *oz_hub_token(void); /* NULL: none */
 bool oz_is_hex(const char *s, size_t n_digits); /* s is n_digits of 0-9 a-f */
 bool oz_name_is_inside(const char *name); /* a relative path that stays below where it starts, of printable characters */

@@ -131,6 +131,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.reply(302, Location=target)
         first, status, headers = 0, 200, {}
         wanted = self.headers.get("Range")
+        if wanted and mode == "unsatisfied":
+            return self.reply(416, Content_Range=f"bytes */{len(data)}")
         if wanted and mode not in ("norange", "norangebreak"):
             first, status = int(wanted[6:-1]), 206
             headers["Content-Range"] = f"bytes {first + (5 if mode == 'wrongrange' else 0)}-{len(data) - 1}/{len(data)}"

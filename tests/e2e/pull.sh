@@ -41,6 +41,10 @@ ok 'a tag' $OUNCE pull plain/m@v1 -q >"$T/path"
 ok 'a pull request' $OUNCE pull plain/m@refs/pr/1 -q >"$T/path"
 same 'has its name' $commit "$(cat "$(repo plain)/refs/refs/pr/1")"
 fails 'no such revision' 1 'plain/m: has no branch, tag or commit v2' $OUNCE pull plain/m@v2
+fails 'nowhere for a cache' 1 'x/m: where the hub'"'"'s cache lies is not known: HF_HOME or HOME must be set' env -u HF_HOME -u HOME -u XDG_CACHE_HOME $OUNCE pull x/m
+fails 'nor to look in' 1 'x/m: No such file or directory, and where' env -u HF_HOME -u HOME -u XDG_CACHE_HOME $OUNCE inspect x/m
+ok 'a folder needs none' env -u HF_HOME -u HOME -u XDG_CACHE_HOME $OUNCE inspect $src -q
+ok 'nothing was made here' test ! -e .cache
 fails 'no such name' 1 'expected a repository' $OUNCE pull ../m
 ok 'patterns' $OUNCE pull plain/m --include 'sub/*' -q >"$T/path"
 same 'a file in folders' '{}' "$(cat "$(snap plain)/sub/deep/a b%.json")"
@@ -126,6 +130,14 @@ head -c 1000 /dev/zero >"$(repo damaged)/blobs/$want.incomplete"
 got 'a damaged part' damaged
 head -c 7000000 /dev/zero >"$(repo longer)/blobs/$want.incomplete"
 got 'a part that is too long' longer
+mkdir -p "$(repo unsatisfied)/blobs"
+head -c 5000 /dev/zero >"$(repo unsatisfied)/blobs/$want.incomplete"
+got 'a server that does not go on there (416)' unsatisfied
+same 'it was asked twice' 2 "$(grep -c 'unsatisfied/m/.*weights' "$T/log")"
+rm "$(repo unsatisfied)/blobs/$want" "$(snap unsatisfied)/weights.safetensors"
+python3 -c 'import hashlib, sys; sys.stdout.buffer.write(hashlib.shake_256(b"weights").digest(6_000_000))' >"$(repo unsatisfied)/blobs/$want.incomplete"
+got 'a part that is whole' unsatisfied
+same 'it was not asked for again' 2 "$(grep -c 'unsatisfied/m/.*weights' "$T/log")"
 $OUNCE pull slowly/m >"$T/path" 2>"$T/int" & pid=$!
 for i in $(seq 100); do [ -s "$(repo slowly)/blobs/$want.incomplete" ] && break; sleep 0.1; done
 kill -INT $pid; wait $pid

@@ -257,6 +257,38 @@ static void test_refused(void **state) {
     oz_buf_deinit(&list);
 }
 
+/* A number that no model has, or that does not go with the others, is said by the key that holds it. */
+static void test_numbers(void **state) {
+    static const struct { const char *key; uint32_t value; const char *want; } cases[] = {
+        {"llama.block_count", 1025, "llama.block_count: must be 1..1024, found 1025"},
+        {"llama.embedding_length", (1 << 20) + 1, "llama.embedding_length: must be 1..1048576"},
+        {"llama.feed_forward_length", 1u << 30, "llama.feed_forward_length: must be 1..268435456"},
+        {"llama.context_length", 1u << 31, "llama.context_length: "},
+        {"llama.attention.head_count", 7, "llama.attention.head_count"},
+        {"llama.attention.head_count_kv", 3, "llama.attention.head_count_kv: must divide attention.head_count 4, found 3"},
+    };
+    oz_buf file = {0};
+    oz_err err = {0};
+    assert_int_equal(oz_file_read(&file, DIR "llama.gguf", 1 << 20, &err), OZ_OK);
+    char path[] = "/tmp/ounce-gguf-XXXXXX.gguf";
+    int fd = mkstemps(path, 5);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t n = strlen(cases[i].key);
+        char *at = memmem(file.data, file.len, cases[i].key, n);
+        while (at && (uint8_t)at[n] != 4) at = memmem(at + 1, file.len - (size_t)(at + 1 - file.data), cases[i].key, n); /* 4: the type u32 follows */
+        assert_non_null(at);
+        assert_int_equal(pwrite(fd, file.data, file.len, 0), file.len);
+        assert_int_equal(pwrite(fd, &cases[i].value, 4, at + n + 4 - file.data), 4);
+        oz_ckpt *c = NULL;
+        oz_err_clear(&err);
+        if (oz_ckpt_open(&c, path, &err) == OZ_OK) fail_msg("%s = %u was accepted", cases[i].key, cases[i].value);
+        if (!strstr(err.msg, cases[i].want)) fail_msg("%s = %u: expected \"%s\", found \"%s\"", cases[i].key, cases[i].value, cases[i].want, err.msg);
+    }
+    close(fd);
+    remove(path);
+    oz_buf_deinit(&file);
+}
+
 /* Every prefix of a good file is refused, and no byte of it is read beyond its end (the sanitizer sees it). */
 static void test_prefixes(void **state) {
     oz_buf file = {0};
@@ -323,7 +355,7 @@ int main(void) {
         cmocka_unit_test(test_rope_scaling),
         cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_tokenizer_with_bos),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_prefixes),
         cmocka_unit_test(test_mutations),
     };
