@@ -138,9 +138,14 @@ size_t oz_utf8_tail(const char *p, size_t n) {
     return 0;
 }
 
-bool oz_utf8_valid(const char *p, size_t n) {
-    bool ok = true;
+size_t oz_utf8_run(const char *p, size_t n) {
+    bool ok;
     uint32_t cp;
-    for (size_t i = 0; i < n && ok;) i += oz_utf8_next(p + i, n - i, &cp, &ok);
-    return ok;
+    for (size_t i = 0, k; i < n; i += k) {
+        k = oz_utf8_next(p + i, n - i, &cp, &ok);
+        if (!ok) return i;
+    }
+    return n;
 }
+
+bool oz_utf8_valid(const char *p, size_t n) { return oz_utf8_run(p, n) == n; }

@@ -28,6 +28,7 @@ size_t oz_utf8_next(const char *p, size_t n, uint32_t *cp, bool *ok);
 size_t oz_utf8_encode(char out[4], uint32_t cp);
 /* How many bytes at the end of p[0..n) are the beginning of a character that is not complete yet (0..3). */
 size_t oz_utf8_tail(const char *p, size_t n);
+size_t oz_utf8_run(const char *p, size_t n); /* how many bytes are whole characters from the beginning on */
 bool oz_utf8_valid(const char *p, size_t n);
 
 #endif

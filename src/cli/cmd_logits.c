@@ -94,6 +94,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     (void)n_args;
     OZ_NEED(ids_path, err, OZ_E_USAGE, "--ids FILE is missing");
     OZ_NEED(out_path, err, OZ_E_USAGE, "-o OUT.safetensors is missing");
+    OZ_NEED(strcmp(out_path, "-") != 0, err, OZ_E_USAGE, "-o -: expected a file: tensors are written where they belong in it, which stdout has not (a file of that name is ./-)");
     oz_ids ids;
     OZ_TRY(oz_cli_ids_read(&ids, ids_path, err));
     oz_cli_model m;

@@ -114,6 +114,13 @@ static void stop_ids(oz_request *r, int32_t *ids, const oz_cli_model *m) {
     if (m->tok) stop_add(r, ids, oz_tok_eos(m->tok));
 }
 
+/* Other bytes would become replacement characters, and the answer one to another text. */
+static oz_status utf8_check(const char *what, const char *text, size_t n, oz_err *err) {
+    const size_t good = oz_utf8_run(text, n);
+    OZ_NEED(good == n, err, OZ_E_ARG, "%s: expected UTF-8, found 0x%02x at byte %zu", what, (unsigned char)text[good], good);
+    return OZ_OK;
+}
+
 /* What of the checkpoint made logits that are not finite: an expert's weights, say. */
 static void blame(const oz_ckpt *c, oz_err *err) {
     const oz_tensor *t;
@@ -210,9 +217,8 @@ static oz_status turn(json_t *messages, const oz_cli_model *m, const oz_template
 }
 
 static oz_status user_add(json_t *messages, const char *text, size_t n, oz_err *err) {
-    json_t *content = json_stringn(text, n);
-    OZ_NEED(content, err, OZ_E_FORMAT, "the message is not valid UTF-8");
-    json_array_append_new(messages, json_pack("{s:s s:o}", "role", "user", "content", content));
+    OZ_TRY(utf8_check("the message", text, n, err));
+    json_array_append_new(messages, json_pack("{s:s s:o}", "role", "user", "content", json_stringn(text, n)));
     return OZ_OK;
 }
 
@@ -271,6 +277,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
         OZ_NEED(n > 0, err, OZ_E_USAGE, "--stop: the text is empty");
         OZ_NEED(oz_utf8_valid(stops.items[i], n), err, OZ_E_USAGE, "--stop: must be UTF-8: half a character would be left before it");
     }
+    if (prompt) OZ_TRY(utf8_check("-p", prompt, strlen(prompt), err));
     oz_ids ids = {0};
     if (ids_path) OZ_TRY(oz_cli_ids_read(&ids, ids_path, err));
     oz_cli_model m;
@@ -281,7 +288,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
             oz_log_warn("%s: no tokenizer.json: the new ids are printed (--print-ids)", args[0]);
             print_ids = true;
         }
-        st = ids_path ? once(&m, &ids, err) : chat ? run_chat(&m, err) : run_text(&m, err);
+        st = oz_cli_of_model(ids_path ? once(&m, &ids, err) : chat ? run_chat(&m, err) : run_text(&m, err), args[0], err);
         oz_cli_model_close(&m);
     }
     oz_free(ids.data);

@@ -216,8 +216,7 @@ oz_status oz_ppl_run(oz_ppl *out, size_t k, oz_model *m, const oz_tok *tok, cons
     const int64_t max_len = oz_model_get(m)->max_len;
     int64_t ctx = cfg->ctx ? cfg->ctx : c->ctx && c->ctx < max_len ? c->ctx : max_len;
     int64_t stride = cfg->stride && c->stride ? cfg->stride : c->stride ? c->stride : ctx;
-    OZ_TRY(oz_ctx_check(&m, 1, ctx, err));
-    OZ_NEED(ctx >= 4, err, OZ_E_ARG, "--ctx %lld: must be at least 4", (long long)ctx);
+    OZ_NEED(ctx >= 4 && ctx <= max_len, err, OZ_E_ARG, "--ctx %lld: must be 4..%lld, the model's length", (long long)ctx, (long long)max_len);
     if (!cfg->stride && stride > ctx) stride = ctx;
     OZ_NEED(stride <= ctx, err, OZ_E_ARG, "--stride %lld: must be at most --ctx %lld", (long long)stride, (long long)ctx);
     *out = (oz_ppl){.convention = c->name, .bos = c->bos, .ctx = ctx, .stride = stride, .n_documents = 1};

@@ -389,7 +389,15 @@ static int64_t max_len_of(const oz_dims *d, const oz_model_cfg *cfg) {
         const int64_t original = d->ropes[0].original_max;
         len = cfg->need_len > original && cfg->need_len < len ? cfg->need_len : cfg->need_len > original ? len : original;
     }
-    return cfg->max_len > 0 ? cfg->max_len < d->max_position ? cfg->max_len : d->max_position : len;
+    return cfg->max_len > 0 ? cfg->max_len : len;
+}
+
+/* Yarn's factor may say more than max_position_embeddings, which published configs then leave as it was. */
+static oz_status max_len_check(const oz_dims *d, const oz_model_cfg *cfg, oz_err *err) {
+    const oz_rope_cfg *r = &d->ropes[0];
+    const double reach = r->type == OZ_ROPE_YARN ? fmax((double)d->max_position, r->factor * (double)r->original_max) : (double)d->max_position;
+    OZ_NEED((double)cfg->max_len <= reach, err, OZ_E_ARG, "--max-model-len: at most %.0f, the model's own length (max_position_embeddings), found %lld", reach, (long long)cfg->max_len);
+    return OZ_OK;
 }
 
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err) {
@@ -397,6 +405,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     oz_dims dims;
     *out = NULL;
     OZ_TRY(oz_arch_read(&arch, &dims, oz_ckpt_config(ckpt), err));
+    OZ_TRY(max_len_check(&dims, cfg, err));
     oz_split split;
     OZ_TRY(oz_split_make(&split, &dims, oz_comm_rank(cfg->comm), oz_comm_size(cfg->comm), err));
     OZ_NEED(split.size == 1 || oz_dev_ops(dev)->quantize_by, err, OZ_E_UNSUPPORTED, "%d ranks: device %s does not run ranks", split.size, oz_dev_describe(dev));

@@ -78,7 +78,7 @@ enum { OZ_TAP_LAYER = 1 /* the residual after a layer */, OZ_TAP_LINEAR = 2 /* t
 typedef struct oz_model_swap { const char *const *modules; size_t n_modules; const oz_ckpt *other; } oz_model_swap;
 typedef struct oz_model_cfg {
     const char *dtype;              /* "auto", "f32" */
-    int64_t max_len;                /* 0: the config's; with longrope its original length, or need_len where that is more */
+    int64_t max_len;                /* at most what the config has (yarn: reaches); 0: the config's; with longrope its original length, or need_len where that is more */
     int64_t max_tok; unsigned taps; /* token rows a call, 0: 512 */
     int64_t layer_begin, layer_end; /* 0, 0: the whole model; else these layers alone, the embedding if 0 is among them, never a head: memory does not grow with their number */
     oz_comm *comm;   /* the ranks that share the model, each a slice; NULL: it is run whole */

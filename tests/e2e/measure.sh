@@ -7,6 +7,9 @@ printf 'hello world, this is a text. %.0s' {1..4} >"$T/short" # 112 tokens
 "$OUNCE" ppl $G --text "$T/short" --convention all --ctx 64 --json -q -t 1 >"$T/json" 2>"$T/err"
 same 'ppl all: which fit' 'hf gptq lm-eval' "$(jq -r 'map(.convention) | join(" ")' "$T/json")"
 ok 'ppl all: which did not, and why' grep -qF 'warning: llamacpp: the text has 112 tokens: convention llamacpp with --ctx 64 needs at least 128' "$T/err"
+ok 'ppl: the shortest window' "$OUNCE" ppl $G --text "$T/short" --ctx 4 --limit-tokens 8 -t 1 -q
+fails 'ppl: a shorter one' 2 '--ctx: must be an integer, 4..' "$OUNCE" ppl $G --text "$T/short" --ctx 3
+fails 'ppl: one longer than the model' 1 "--ctx 99999: must be 4..128, the model's length" "$OUNCE" ppl $G --text "$T/short" --ctx 99999
 fails 'ppl: one that does not fit' 1 'convention llamacpp' "$OUNCE" ppl $G --text "$T/short" --convention llamacpp --ctx 64 -t 1
 "$OUNCE" kl $G $G --text "$T/short" --json -q -t 1 >"$T/json" 2>"$T/err"
 ok 'kl: says that its window is short' grep -qF 'warning: the text has 112 tokens, less than --ctx' "$T/err"

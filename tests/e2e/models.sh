@@ -139,7 +139,7 @@ add_tensor() { header "$1" ".[\"$2\"] = {dtype: \"F32\", shape: [7], data_offset
 copy() { rm -rf "$T/m" && cp -r $M/$1 "$T/m" && chmod -R u+w "$T/m"; }
 copy qwen3_moe && poison "$T/m/model.safetensors" model.layers.2.mlp.experts.3.down_proj.weight $((2 * (5 * 16 + 7))) '\xc0\x7f'
 ids_of $M/qwen3_moe/golden/model.safetensors input_ids >"$T/ids"
-fails 'NaN in one expert is named' 1 'model.layers.2.mlp.experts.3.down_proj.weight[5, 7] is not finite either (model.safetensors)' $OUNCE run "$T/m" --ids "$T/ids" -n 8 --ignore-eos --print-ids
+fails 'NaN in one expert is named, with its model' 1 "error: $T/m: logits are not finite at position 19; model.layers.2.mlp.experts.3.down_proj.weight[5, 7] is not finite either (model.safetensors)" $OUNCE run "$T/m" --ids "$T/ids" -n 8 --ignore-eos --print-ids
 copy deepseek && add_tensor "$T/m/model.safetensors" model.layers.1.mlp.gate.bias
 fails 'a router bias where there is none' 1 'model.layers.1.mlp.gate.bias: expected no such tensor' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
 copy jamba && add_tensor "$T/m/model.safetensors" model.layers.0.mamba.dt_proj.weight_scale

@@ -47,6 +47,12 @@ fails "two prompts" 2 "exactly one of" "$OUNCE" run $M --ids "$T/ids" -p x
 fails "text without a tokenizer" 1 "tokenizer.json" "$OUNCE" run $M -p x
 fails "too many new tokens" 1 "the model takes 492 more" "$OUNCE" run $M --ids "$T/ids" -n 493
 fails "a prompt beyond --max-model-len" 1 "--max-model-len" "$OUNCE" run $M --ids "$T/ids" --max-model-len 16
+fails "a --max-model-len that the model has not" 1 "--max-model-len: at most 512, the model's own length (max_position_embeddings), found 513" "$OUNCE" run $M --ids "$T/ids" --max-model-len 513
+fails "bytes that are no text" 1 "-p: expected UTF-8, found 0xff at byte 3" "$OUNCE" run tests/golden/gguf/llama.gguf -p $'ab \xff c' -n 1
+fails "half a character" 1 "-p: expected UTF-8, found 0xc3 at byte 4" "$OUNCE" run tests/golden/gguf/llama.gguf -p $'caf \xc3' -n 1
+fails "in a conversation too" 1 "-p: expected UTF-8, found 0x80 at byte 0" "$OUNCE" run tests/golden/gguf/llama.gguf --chat -p $'\x80' -n 1
+fails "logits to stdout" 2 "-o -: expected a file" "$OUNCE" logits $M --ids "$T/ids" -o -
+ok "and no file of that name" test ! -e ./-
 fails "a precision that this device lacks" 1 "--dtype bf16" "$OUNCE" run $M --ids "$T/ids" --dtype bf16 --cpu-level ref
 fails "a level that does not exist" 2 "--cpu-level: expected" "$OUNCE" run $M --ids "$T/ids" --cpu-level avx9
 fails "a device that does not exist" 2 'found "tpu"' "$OUNCE" run $M --ids "$T/ids" --device tpu
