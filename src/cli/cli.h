@@ -53,6 +53,7 @@ typedef struct oz_cli_need { oz_dev *dev; /* NULL: opens one */ bool tok, tok_if
 oz_status oz_cli_dev_open(oz_dev **out, oz_err *err); /* as the shared options say; "auto" prints what it chose */
 oz_status oz_cli_model_open(oz_cli_model *out, const char *path, const oz_cli_need *need, oz_err *err);
 void oz_cli_model_close(oz_cli_model *m);
+oz_status oz_cli_model_check(const oz_ckpt *ckpt, oz_err *err); /* what opening it refuses of the shared options, without loading; ckpt NULL: of those that name a device */
 /* Puts MODEL, as the user wrote it, in front of what is wrong with what lies in it. Returns st. */
 oz_status oz_cli_of_model(oz_status st, const char *model, oz_err *err);
 enum { OZ_CLI_MAX_TEXT = 1 << 30 }; /* bytes of a text on stdin */

@@ -158,6 +158,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_err why = {0};
     json_t *doc = NULL;
     OZ_TRY(open_any(&c, &why, args[0], err));
+    if (oz_cli_model_check(why.code == OZ_OK ? c : NULL, err) != OZ_OK) return oz_ckpt_close(&c), err->code;
     const double machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     const oz_cli_inspect in = {c, args[0], why.code == OZ_OK ? NULL : why.msg, memory_gb > 0 ? memory_gb * 1e9 : machine};
     oz_status st = facts(&doc, &in, err);

@@ -233,8 +233,9 @@ static json_t *memory(const oz_arch_info *a, const oz_kv_size *k, size_t weights
     const double kv = (double)k->bytes_tok, slot = (double)k->slot_bytes;
     json_t *rows = json_array();
     int64_t lens[8], n = 0;
-    for (int64_t len = 1024; len < a->max_len && n < 7; len *= 4) lens[n++] = len;
-    lens[n++] = a->max_len;
+    const int64_t longest = oz_cli_common.max_len ? oz_cli_common.max_len : a->max_len;
+    for (int64_t len = 1024; len < longest && n < 7; len *= 4) lens[n++] = len;
+    lens[n++] = longest;
     for (int64_t i = 0; i < n; i++) {
         const double each = kv * (double)lens[i] + slot, left = limit - (double)weights;
         json_array_append_new(rows, json_pack("{s:I s:I s:I s:I}", "tokens", (json_int_t)lens[i], "state_bytes", (json_int_t)each, "bytes", (json_int_t)(each + (double)weights), "sequences",

@@ -33,10 +33,14 @@ oz_status oz_cli_tok_open(oz_tok **out, const oz_text_files *files, const char *
     return OZ_OK;
 }
 
+static oz_model_cfg cfg_of(const oz_cli_need *need) {
+    const oz_preset *preset = need->as_stored ? NULL : oz_preset_find(oz_cli_common.quantization);
+    return (oz_model_cfg){.quantize = preset ? &preset->scheme : NULL, .dtype = oz_cli_common.dtype, .max_len = oz_cli_common.max_len, .max_tok = need->max_tok, .taps = (need->tap_layers ? OZ_TAP_LAYER : 0) | (need->tap_routes ? OZ_TAP_ROUTE : 0), .comm = oz_cli_comm, .need_len = need->len};
+}
+
 oz_status oz_cli_model_open(oz_cli_model *m, const char *path, const oz_cli_need *need, oz_err *err) {
     *m = (oz_cli_model){.dev = need->dev, .owns_dev = !need->dev};
-    const oz_preset *preset = need->as_stored ? NULL : oz_preset_find(oz_cli_common.quantization);
-    const oz_model_cfg cfg = {.quantize = preset ? &preset->scheme : NULL, .dtype = oz_cli_common.dtype, .max_len = oz_cli_common.max_len, .max_tok = need->max_tok, .taps = (need->tap_layers ? OZ_TAP_LAYER : 0) | (need->tap_routes ? OZ_TAP_ROUTE : 0), .comm = oz_cli_comm, .need_len = need->len};
+    const oz_model_cfg cfg = cfg_of(need);
     oz_status st = need->dev ? OZ_OK : oz_cli_dev_open(&m->dev, err);
     if (st == OZ_OK) st = oz_ckpt_open(&m->ckpt, path, err);
     if (st == OZ_OK && (need->tok || need->tok_if_any)) st = oz_text_files_open(&m->text, path, err);
@@ -44,6 +48,18 @@ oz_status oz_cli_model_open(oz_cli_model *m, const char *path, const oz_cli_need
     if (st == OZ_OK) st = oz_model_open(&m->model, m->dev, m->ckpt, &cfg, err);
     if (st != OZ_OK) oz_cli_model_close(m);
     return oz_cli_of_model(st, path, err);
+}
+
+oz_status oz_cli_model_check(const oz_ckpt *ckpt, oz_err *err) {
+    const oz_common *c = &oz_cli_common;
+    const char *const of_device[] = {c->device, c->cpu_level, c->dtype};
+    const oz_model_cfg cfg = cfg_of(&(oz_cli_need){0});
+    oz_dev *dev = NULL; /* opened where something is said of it: a card takes its time */
+    for (size_t i = 0; i < sizeof of_device / sizeof *of_device && !dev; i++)
+        if (strcmp(of_device[i], "auto") != 0) OZ_TRY(oz_cli_dev_open(&dev, err));
+    const oz_status st = ckpt ? oz_model_cfg_check(&cfg, dev, ckpt, err) : OZ_OK;
+    oz_dev_close(&dev);
+    return st;
 }
 
 void oz_cli_model_close(oz_cli_model *m) {

@@ -400,6 +400,24 @@ static oz_status max_len_check(const oz_dims *d, const oz_model_cfg *cfg, oz_err
     return OZ_OK;
 }
 
+oz_status oz_model_cfg_check(const oz_model_cfg *cfg, oz_dev *dev, const oz_ckpt *ckpt, oz_err *err) {
+    oz_model m = {.swap = cfg->swap}; /* as far as at_load_check looks at it */
+    oz_form form;
+    OZ_TRY(oz_arch_read(&m.arch, &m.dims, oz_ckpt_config(ckpt), err));
+    OZ_TRY(max_len_check(&m.dims, cfg, err));
+    if (dev) OZ_TRY(plain_form_choose(&form, dev, ckpt, cfg->dtype, err));
+    if (!cfg->quantize) return OZ_OK;
+    m.quantize = *cfg->quantize;
+    oz_arch_list list;
+    OZ_TRY(oz_arch_list_new(&list, oz_ckpt_config(ckpt), ckpt, err));
+    oz_scheme *schemes = oz_alloc_array(list.n + 1, sizeof *schemes);
+    oz_status st = oz_schemes_resolve(schemes, ckpt, &list, NULL, err);
+    if (st == OZ_OK) st = at_load_check(&m, &list, schemes, err);
+    oz_free(schemes);
+    oz_arch_list_deinit(&list);
+    return st;
+}
+
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err) {
     const oz_arch *arch;
     oz_dims dims;

@@ -87,14 +87,14 @@ typedef struct oz_model_cfg {
     bool (*pending)(void *arg, const char *module); void *pending_arg; /* quantized modules that are not made yet, which zeros stand for whatever is stored; NULL: none */
 } oz_model_cfg;
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err); void oz_model_close(oz_model **m);
+oz_status oz_model_cfg_check(const oz_model_cfg *cfg, oz_dev *dev, const oz_ckpt *ckpt, oz_err *err); /* what opening refuses of cfg; dev NULL: but for what a device decides */
 typedef struct oz_model_info {
     const char *model_type, *dtype;
     int64_t vocab_size, hidden_size, n_layers, n_heads, n_heads_kv, head_dim, intermediate_size, max_len, max_tok;
     int32_t bos_id, eos_ids[8]; int n_eos; /* of config.json */
     size_t weight_bytes, stream_bytes;   /* packed, on the device; of weights read to decode one token (embedding table: one row) */
     double flop_tok, head_flop_tok; /* of the linears, for one token, head included; of the head */
-    size_t kv_bytes_tok, slot_bytes, workspace_bytes; /* slot_bytes: a sequence's, of layers that scan */
-    bool fused;            /* the device runs a program of its own (lowered) instead of the plan's steps */
+    size_t kv_bytes_tok, slot_bytes, workspace_bytes; bool fused; /* slot_bytes: a sequence's, of layers that scan; fused: the device runs a program of its own, not the plan's steps */
 } oz_model_info;
 const oz_model_info *oz_model_get(const oz_model *m); void oz_model_plan_print(const oz_model *m, FILE *out);
 /* Each linear module in order: its scheme and the kernel that runs it. */

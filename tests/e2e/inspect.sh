@@ -254,3 +254,18 @@ same 'parameters' '  16,177,047,552 parameters, 1,681,532,928 active; 30499 tens
 same 'what caught them' 'Linear 10,112 model.layers.{0-31}.mlp.gate 32' "$(awk '$1 == "Linear" || $1 ~ /mlp.gate$/ { print $1, $2 }' "$T/out" | xargs)"
 same 'sequences that fit' '32,768 4,294,967,296 12,841,306,112 16' "$(awk '$1 == "32,768" { print $1, $2, $3, $4 }' "$T/out")"
 same 'why it is refused' 'run refuses it: model.layers.0.self_attn.q_proj.weight_scale: scales must be positive and finite, found 0 at 0 (model-00001-of-00002.safetensors)' "$(tail -1 "$T/out")"
+
+# What `run` refuses of the options, it refuses too, in the same words, with nothing loaded.
+M=tests/golden/models
+seq -s ' ' 1 9 >"$T/ids"
+for o in '--cpu-level foo' '--device foo' '--device cpu:1' '--quantization foo' '--quantization experts_int8' '--max-model-len 513' '--dtype f16'; do
+    $OUNCE run $M/llama --ids "$T/ids" -n 1 -q $o >"$T/out" 2>"$T/run"
+    want="$? $(grep '^error' "$T/run")"
+    $OUNCE inspect $M/llama -q $o >"$T/out" 2>"$T/err"
+    same "refused as run does: $o" "$want" "$? $(grep '^error' "$T/err")"
+    ok "with an error: $o" test "${want#* }"
+done
+fails 'longer than the model' 1 '--max-model-len: at most 512, the model'\''s own length (max_position_embeddings), found 513' $OUNCE inspect $M/llama --max-model-len 513
+same 'a length that is asked for ends the table' 48 "$($OUNCE inspect $M/llama --max-model-len 48 --json -q | jq '.memory.contexts[-1].tokens')"
+mkdir "$T/refused" && cp $M/llama/model.safetensors "$T/refused" && jq '.model_type = "lama"' $M/llama/config.json >"$T/refused/config.json"
+ok 'a model that is refused is shown with any length' $OUNCE inspect "$T/refused" --max-model-len 999999 -q >"$T/out"
