@@ -21,10 +21,11 @@ static bool has_id(const json_t *v, int64_t id) {
     return false;
 }
 
-/* -1 stands for none in older configs. */
+/* -1 stands for none in older configs. What is no id is run without; one that no token has never comes up. */
 static void check_id(const text *t, const char *file, const char *key, const json_t *v) {
+    if (v && !json_is_integer(v) && !json_is_array(v) && !json_is_null(v)) oz_found_warning(t->v->f, "%s.%s: expected an id or a list of ids, found %s", file, key, oz_json_show(v));
     if (json_is_integer(v) && t->vocab && (json_integer_value(v) < -1 || json_integer_value(v) >= t->vocab))
-        oz_found_error(t->v->f, "%s.%s: expected an id below %lld, the rows of the embedding, found %s", file, key, (long long)t->vocab, oz_json_show(v));
+        oz_found_warning(t->v->f, "%s.%s: expected an id below %lld, the rows of the embedding, found %s", file, key, (long long)t->vocab, oz_json_show(v));
     for (size_t i = 0; i < json_array_size(v); i++) check_id(t, file, key, json_array_get(v, i));
 }
 

@@ -15,6 +15,7 @@ typedef struct tally {
     place bad;         /* values that are no numbers */
     place dead_rows;   /* nothing but zeros */
     place zeros_past;  /* zero points one past the largest code */
+    place zeros_off;   /* zero points that are not in the middle, where the scheme is symmetric */
     int64_t n_clip;    /* codes at an end of their range */
     float *row, *scales, *zeros; /* room of the thread's own */
     uint8_t *lives;    /* [cols]: any value but zero */
@@ -23,6 +24,7 @@ typedef struct tally {
 typedef struct pass {
     const oz_weight *w;
     float lo, hi;      /* ends of the range of codes; equal: it has none that says anything */
+    bool symmetric;    /* and yet it may have zero points: GPTQ */
     int64_t n_groups, grid_rows, step; /* of scales: [grid_rows, n_groups], one a group of `step` columns */
     float *logs;       /* log2 of each; NAN where all codes stand for zero */
     tally *tallies;    /* one a thread */
@@ -58,6 +60,8 @@ static void look_at_scales(const pass *p, tally *t, int64_t r) {
     const int32_t code_max = oz_codec_get(w->codec)->code_max;
     for (int64_t g = 0; g < p->n_groups; g++)
         if (w->zero_words && t->zeros[g] > (float)code_max) place_add(&t->zeros_past, r, g);
+    for (int64_t g = 0; g < p->n_groups && w->zero_words && p->symmetric; g++)
+        if (t->zeros[g] != 0) place_add(&t->zeros_off, r, g);
     if (r % (w->scale_rows > 1 ? w->scale_rows : 1)) return;
     float *logs = p->logs + r / (w->scale_rows > 1 ? w->scale_rows : 1) * p->n_groups;
     for (int64_t g = 0; g < p->n_groups; g++) logs[g] = NAN;
@@ -121,6 +125,21 @@ static void rule_zero_past(const subject *s) {
                                (long long)z->row, (long long)z->col);
 }
 
+static void rule_zero_off(const subject *s) {
+    const place *z = &s->sum->zeros_off;
+    if (z->n) oz_found_warning(s->v->f, "%s.qzeros: expected zero points in the middle of the codes, since sym is true, found %lld others, which some readers pass over; the first in row %lld, group %lld", s->t->module, (long long)z->n,
+                               (long long)z->row, (long long)z->col);
+}
+
+static void rule_order(const subject *s) {
+    const oz_weight *w = s->p->w;
+    for (int64_t c = 0; c < w->cols && w->g_idx && s->scheme->store == OZ_STORE_GPTQ && !s->scheme->column_order; c++) {
+        if (oz_weight_group(w, c) == c / s->p->step) continue;
+        oz_found_warning(s->v->f, "%s.g_idx: expected groups of neighbours, since desc_act is false, found column %lld in group %lld; some readers pass over such an index", s->t->module, (long long)c, (long long)oz_weight_group(w, c));
+        return;
+    }
+}
+
 static int compare(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;
     return x < y ? -1 : x > y;
@@ -162,7 +181,7 @@ static oz_status rule_scales(const subject *s, oz_err *err) {
     return OZ_OK;
 }
 
-static void (*const RULES[])(const subject *) = {rule_finite, rule_clip, rule_dead_rows, rule_dead_cols, rule_zero_past};
+static void (*const RULES[])(const subject *) = {rule_finite, rule_clip, rule_dead_rows, rule_dead_cols, rule_zero_past, rule_zero_off, rule_order};
 
 /* ---- a module ---- */
 
@@ -191,7 +210,7 @@ static oz_status room_new(void **mem, pass *p, tally *tallies, int n_threads, oz
 static oz_status check_matrix(const oz_verify *v, const oz_arch_tensor *t, const oz_scheme *scheme, const oz_weight *w, oz_err *err) {
     const int n_threads = oz_pool_threads(v->pool);
     const int64_t down = w->scale_rows > 1 ? w->scale_rows : 1;
-    pass p = {.w = w, .n_groups = oz_weight_groups(w), .step = w->group_size > 0 ? w->group_size : w->cols, .grid_rows = w->scales ? (w->rows + down - 1) / down : 0};
+    pass p = {.w = w, .symmetric = scheme->symmetric, .n_groups = oz_weight_groups(w), .step = w->group_size > 0 ? w->group_size : w->cols, .grid_rows = w->scales ? (w->rows + down - 1) / down : 0};
     tally *tallies = oz_alloc_array((size_t)n_threads, sizeof *tallies);
     void *mem = NULL;
     range(&p, scheme);
@@ -202,6 +221,7 @@ static oz_status check_matrix(const oz_verify *v, const oz_arch_tensor *t, const
             place_join(&tallies[0].bad, &tallies[i].bad);
             place_join(&tallies[0].dead_rows, &tallies[i].dead_rows);
             place_join(&tallies[0].zeros_past, &tallies[i].zeros_past);
+            place_join(&tallies[0].zeros_off, &tallies[i].zeros_off);
             tallies[0].n_clip += tallies[i].n_clip;
             for (int64_t c = 0; c < w->cols; c++) tallies[0].lives[c] |= tallies[i].lives[c];
         }
