@@ -408,12 +408,40 @@ static void test_single_file(void **state) {
     oz_layout_free(&l);
 }
 
+/* ---- looked at before it is written ---- */
+
+static void test_view(void **state) {
+    oz_layout *l = oz_layout_new(100);
+    json_t *config = json_pack("{s:i}", "a", 1);
+    oz_ckpt *c;
+    char text[OZ_DIMS_TEXT];
+    add(l, "z", OZ_DTYPE_F32, 2, 5, 7);
+    add(l, "a", OZ_DTYPE_I8, 1, 9, 0);
+    ok(oz_layout_view(&c, l, config, "what will be", &err));
+    json_decref(config);
+    assert_int_equal(oz_ckpt_count(c), 2);
+    assert_int_equal(oz_ckpt_bytes(c), 5 * 7 * 4 + 9);
+    assert_string_equal(oz_ckpt_at(c, 0)->name, "a");
+    assert_string_equal(oz_ckpt_path(c), "what will be");
+    assert_int_equal(json_integer_value(json_object_get(oz_ckpt_config(c), "a")), 1);
+    const oz_tensor *z = oz_ckpt_find(c, "z");
+    assert_true(z && !z->data && z->dtype == OZ_DTYPE_F32 && z->n_bytes == 5 * 7 * 4);
+    assert_string_equal(oz_dims_show(text, z->n_dims, z->dims), "[5, 7]");
+    assert_string_equal(oz_dims_show(text, 1, oz_ckpt_find(c, "a")->dims), "[9]");
+    assert_string_equal(oz_dims_show(text, 0, NULL), "[]");
+    const int64_t large[OZ_MAX_DIMS] = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
+    test_contains(oz_dims_show(text, OZ_MAX_DIMS, large), "[9223372036854775807, 9223372036854775807, ");
+    assert_int_equal(text[strlen(text) - 1], ']');
+    oz_ckpt_close(&c);
+    oz_layout_free(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         UNIT(test_bytes_are_the_library_s), UNIT(test_reopen), UNIT(test_what_is_written_can_be_read), UNIT(test_shards_are_filled_in_order_of_declaration),
         UNIT(test_layout_refuses),          UNIT(test_every_byte_once),             UNIT(test_outside_of_a_tensor),
         UNIT(test_any_thread),              UNIT(test_no_folder),                   UNIT(test_no_room),
-        UNIT(test_single_file),             UNIT(test_failed_write_is_not_forgotten),
+        UNIT(test_single_file),             UNIT(test_failed_write_is_not_forgotten), UNIT(test_view),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
