@@ -38,3 +38,11 @@ header() {
     { printf "$(printf '\\x%02x\\x%02x\\x%02x\\x00\\x00\\x00\\x00\\x00' $((${#head} % 256)) $((${#head} / 256 % 256)) $((${#head} / 65536)))"; printf %s "$head"; tail -c +$((9 + n)) "$1"; head -c "$3" /dev/zero; } >"$1.new"
     mv "$1.new" "$1"
 }
+
+# FILE TENSOR N BYTES: bytes (\x..) from byte N of a tensor on.
+poison() {
+    local n begin
+    n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+    begin=$(tail -c +9 "$1" | head -c "$n" | jq -r --arg t "$2" '.[$t].data_offsets[0]')
+    printf "$4" | dd of="$1" bs=1 seek=$((8 + n + begin + $3)) conv=notrunc status=none
+}

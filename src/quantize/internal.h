@@ -105,7 +105,7 @@ struct oz_stream {
 void oz_stream_init(oz_stream *s, oz_writer *w, oz_pool *pool, const char *what, int64_t total_bytes);
 void oz_stream_deinit(oz_stream *s);
 /* n values of the tensor `name` as `to` (F32, F16, BF16). Ranges begin at multiples of `grain`, and all but the last have a
- * multiple of it: a block, or a row. */
+ * multiple of it: a block, or a row. OZ_E_FORMAT: a finite value that the type has no finite one for. */
 oz_status oz_stream_put(oz_stream *s, const char *name, oz_dtype to, int64_t n, int64_t grain, oz_fill_fn *fill, void *arg, oz_err *err);
 /* A band: rows of a module that share scales (block_rows of them, else one), as numbers. The maker fills them in, several threads at once for different bands; codes as in
  * oz_weight_codes, scales exact in their type. Under one scale for all rows, each band gives the same one. zeros are 0 before. */

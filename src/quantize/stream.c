@@ -1,4 +1,5 @@
 /* The ways in which tensors are made, chunk by chunk: one as plain floats, those of a quantized module out of numbers that a function gives band by band, and a copy. */
+#include <math.h>
 #include "base/file.h"
 #include "base/mem.h"
 #include "quantize/internal.h"
@@ -42,11 +43,26 @@ static oz_status wrote(oz_stream *s, size_t n_bytes) {
 typedef struct job {
     const oz_stream *s;
     oz_dtype to;
+    float least; /* of what is rounded to infinity */
+    int64_t *past; /* one a thread: the first value that is, or -1 */
     int64_t begin, piece; /* of the chunk in the tensor; values a thread makes at once */
     size_t value_bytes;
     oz_fill_fn *fill;
     void *arg;
 } job;
+
+static bool any_past(const float *x, int64_t n, float least) {
+    int past = 0;
+    for (int64_t i = 0; i < n; i++) past |= (fabsf(x[i]) >= least) & (fabsf(x[i]) < INFINITY);
+    return past;
+}
+
+static void note_past(const job *j, int thread, const float *x, int64_t begin, int64_t n) {
+    if (!any_past(x, n, j->least) || j->past[thread] >= 0) return;
+    int64_t i = 0;
+    while (!any_past(x + i, 1, j->least)) i++;
+    j->past[thread] = begin + i;
+}
 
 static void fill_range(void *arg, int thread, int64_t begin, int64_t end) {
     const job *j = arg;
@@ -59,6 +75,7 @@ static void fill_range(void *arg, int thread, int64_t begin, int64_t end) {
         } else {
             j->fill(j->arg, scratch, j->begin + at, n);
             oz_from_f32(dst, j->to, scratch, n);
+            note_past(j, thread, scratch, j->begin + at, n);
         }
     }
 }
@@ -69,14 +86,21 @@ oz_status oz_stream_put(oz_stream *s, const char *name, oz_dtype to, int64_t n, 
     int64_t need = n < chunk ? n : chunk;
     OZ_TRY(reserve(&s->chunk, &s->chunk_bytes, (size_t)need * value_bytes, name, err));
     OZ_TRY(reserve((void **)&s->scratch, &s->scratch_bytes, (size_t)piece * sizeof(float) * (size_t)oz_pool_threads(s->pool), name, err));
-    for (int64_t at = 0; at < n; at += chunk) {
+    const int n_threads = oz_pool_threads(s->pool);
+    int64_t *past = oz_alloc_array((size_t)n_threads, sizeof *past);
+    for (int t = 0; t < n_threads; t++) past[t] = -1;
+    oz_status st = OZ_OK;
+    for (int64_t at = 0; at < n && st == OZ_OK; at += chunk) {
         int64_t now = n - at < chunk ? n - at : chunk;
-        job j = {s, to, at, piece, value_bytes, fill, arg};
+        job j = {s, to, to == OZ_DTYPE_F16 ? 65520.0f : to == OZ_DTYPE_BF16 ? 0x1.ffp127f : INFINITY, past, at, piece, value_bytes, fill, arg};
         oz_pool_run(s->pool, now, piece, fill_range, &j);
-        OZ_TRY(oz_writer_put(s->writer, name, (size_t)at * value_bytes, s->chunk, (size_t)now * value_bytes, err));
-        OZ_TRY(wrote(s, (size_t)now * value_bytes));
+        for (int t = 0; t < n_threads && st == OZ_OK; t++)
+            if (past[t] >= 0) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: value %lld (row-major) is past the largest of %s", name, (long long)past[t], oz_dtype_get(to)->name);
+        if (st == OZ_OK) st = oz_writer_put(s->writer, name, (size_t)at * value_bytes, s->chunk, (size_t)now * value_bytes, err);
+        if (st == OZ_OK) st = wrote(s, (size_t)now * value_bytes);
     }
-    return OZ_OK;
+    oz_free(past);
+    return st;
 }
 
 /* ---- quantized ---- */

@@ -55,6 +55,12 @@ for d in $M/llama $Q/fp8-dynamic; do
 done
 torn 'GPTQ without a scale' $Q/gptq-v1-desc-act . 'with_entries(.key |= sub("layers.0.mlp.up_proj.scales"; "layers.0.mlp.up_proj.s"))' 'model.layers.0.mlp.up_proj.s'
 
+# What bf16 has no number for, though f32 has; what is no number stays none.
+rm -rf "$T/m" "$T/none" && $OUNCE convert $M/llama -o "$T/m" --to f32 -q >"$T/out" && poison "$T/m/model.safetensors" model.layers.1.mlp.up_proj.weight $((4 * (5 * 96 + 7))) '\xff\xff\x7f\x7f'
+fails 'a value past the largest of bf16' 1 'model.layers.1.mlp.up_proj.weight: value 487 (row-major) is past the largest of BF16' $OUNCE convert "$T/m" -o "$T/none" --to bf16
+poison "$T/m/model.safetensors" model.layers.1.mlp.up_proj.weight $((4 * (5 * 96 + 7))) '\x00\x00\x80\x7f'
+ok 'an infinity is not new' $OUNCE convert "$T/m" -o "$T/y" --to bf16 --force -q
+
 # A layer too many is a part that nothing calls for: kept where its tensors mean the same, else left out with a warning, as verify warns.
 for n in fp8-dynamic awq-gemm gptq-v1-desc-act; do
     d=$Q/$n

@@ -128,13 +128,6 @@ refused jamba '.mamba_d_conv = 3' 'mamba.conv1d.weight: expected'
 refused jamba '.attn_layer_offset = 4' 'config.json.attn_layer_offset: must be'
 fails 'a text beyond the short factors of longrope' 1 'the model takes 36 more (--max-model-len)' $OUNCE run $M/phi3-short --ids "$T/ids" -n 100 --max-model-len 64
 same 'and within the long ones' 16 "$(greedy $M/phi3-short "$T/ids" --max-model-len 128 | wc -w)"
-# FILE TENSOR N BYTES: bytes (\x..) from byte N of a tensor on.
-poison() {
-    local n begin
-    n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
-    begin=$(tail -c +9 "$1" | head -c "$n" | jq -r --arg t "$2" '.[$t].data_offsets[0]')
-    printf "$4" | dd of="$1" bs=1 seek=$((8 + n + begin + $3)) conv=notrunc status=none
-}
 add_tensor() { header "$1" ".[\"$2\"] = {dtype: \"F32\", shape: [7], data_offsets: [\$last, \$last + 28]}" 28; }
 copy() { rm -rf "$T/m" && cp -r $M/$1 "$T/m" && chmod -R u+w "$T/m"; }
 copy qwen3_moe && poison "$T/m/model.safetensors" model.layers.2.mlp.experts.3.down_proj.weight $((2 * (5 * 16 + 7))) '\xc0\x7f'
