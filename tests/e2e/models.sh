@@ -128,11 +128,14 @@ refused jamba '.mamba_d_conv = 3' 'mamba.conv1d.weight: expected'
 refused jamba '.attn_layer_offset = 4' 'config.json.attn_layer_offset: must be'
 fails 'a text beyond the short factors of longrope' 1 'the model takes 36 more (--max-model-len)' $OUNCE run $M/phi3-short --ids "$T/ids" -n 100 --max-model-len 64
 same 'and within the long ones' 16 "$(greedy $M/phi3-short "$T/ids" --max-model-len 128 | wc -w)"
+fails 'a length beyond both' 1 '--max-model-len: at most 512' $OUNCE run $M/phi3-short --ids "$T/ids" -n 1 --max-model-len 513
+ok 'yarn reaches beyond max_position_embeddings' $OUNCE run $M/deepseek_v2 --ids "$T/ids" -n 1 --print-ids --max-model-len 2560 -q
+fails 'by its factor' 1 '--max-model-len: at most 2560' $OUNCE run $M/deepseek_v2 --ids "$T/ids" -n 1 --print-ids --max-model-len 2561
 add_tensor() { header "$1" ".[\"$2\"] = {dtype: \"F32\", shape: [7], data_offsets: [\$last, \$last + 28]}" 28; }
 copy() { rm -rf "$T/m" && cp -r $M/$1 "$T/m" && chmod -R u+w "$T/m"; }
 copy qwen3_moe && poison "$T/m/model.safetensors" model.layers.2.mlp.experts.3.down_proj.weight $((2 * (5 * 16 + 7))) '\xc0\x7f'
 ids_of $M/qwen3_moe/golden/model.safetensors input_ids >"$T/ids"
-fails 'NaN in one expert is named, with its model' 1 "error: $T/m: logits are not finite at position 19; model.layers.2.mlp.experts.3.down_proj.weight[5, 7] is not finite either (model.safetensors)" $OUNCE run "$T/m" --ids "$T/ids" -n 8 --ignore-eos --print-ids
+fails 'NaN in one expert is named, with its model' 1 "error: $T/m: logits are not finite at position 27; model.layers.2.mlp.experts.3.down_proj.weight[5, 7] is not finite either (model.safetensors)" $OUNCE run "$T/m" --ids "$T/ids" -n 8 --ignore-eos --print-ids
 copy deepseek && add_tensor "$T/m/model.safetensors" model.layers.1.mlp.gate.bias
 fails 'a router bias where there is none' 1 'model.layers.1.mlp.gate.bias: expected no such tensor' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
 copy jamba && add_tensor "$T/m/model.safetensors" model.layers.0.mamba.dt_proj.weight_scale
