@@ -58,6 +58,22 @@ static json_t *worst_json(const oz_kl_worst *x, const words *w) {
     return o;
 }
 
+static json_t *classes_json(const oz_kl *k) {
+    json_t *list = json_array();
+    for (int i = 0; i < OZ_TOKEN_CLASSES; i++)
+        if (k->by_class[i].positions) json_array_append_new(list, json_pack("{s:s, s:I, s:f}", "class", oz_token_class_name((oz_token_class)i), "positions", (json_int_t)k->by_class[i].positions, "mean_kl", k->by_class[i].mean_kl));
+    return list;
+}
+
+/* Positions of a window from .. to, in spans that double. */
+static int64_t span_from(int i) { return i ? (int64_t)1 << (i - 1) : 0; }
+static json_t *positions_json(const oz_kl *k) {
+    json_t *list = json_array();
+    for (int i = 0; i < OZ_KL_SPANS; i++)
+        if (k->by_position[i].positions) json_array_append_new(list, json_pack("{s:I, s:I, s:I, s:f}", "from", (json_int_t)span_from(i), "to", (json_int_t)span_from(i + 1) - 1, "positions", (json_int_t)k->by_position[i].positions, "mean_kl", k->by_position[i].mean_kl));
+    return list;
+}
+
 static json_t *to_json(const oz_kl *k, const char *model, const words *w) {
     const field f[] = {{"mean_kl", k->mean_kl}, {"kl_se", k->kl_se}, {"kl_se_windows", k->kl_se_windows}, {"kl_median", k->kl.median}, {"kl_p99", k->kl.p99}, {"kl_max", k->kl.max},
                        {"top1_agreement", k->top1_agreement}, {"top1_se", k->top1_se}, {"ppl", k->ppl}, {"ppl_se", k->ppl_se}, {"ppl_ref", k->ppl_ref}, {"ppl_ref_se", k->ppl_ref_se},
@@ -71,6 +87,8 @@ static json_t *to_json(const oz_kl *k, const char *model, const words *w) {
     for (int i = 0; i < k->n_worst; i++) json_array_append_new(worst, worst_json(&k->worst[i], w));
     for (int64_t i = 0; i < k->n_layers; i++) json_array_append_new(flips, k->flips[i] < 0 ? json_null() : json_real(k->flips[i]));
     json_object_set_new(o, "mutual_top5_agreement", json_real(k->mutual_topk));
+    json_object_set_new(o, "by_class", classes_json(k));
+    json_object_set_new(o, "by_position", positions_json(k));
     json_object_set_new(o, "worst", worst);
     json_object_set_new(o, "router_flips", flips);
     return o;
@@ -102,6 +120,16 @@ static void flips_print(const oz_kl *k) {
     putchar('\n');
 }
 
+static void parts_print(const oz_kl *k) {
+    printf("  mean KL by the next token (share of positions, %%):");
+    for (int i = 0; i < OZ_TOKEN_CLASSES; i++)
+        if (k->by_class[i].positions) printf("  %s %s (%.1f)", oz_token_class_name((oz_token_class)i), num(k->by_class[i].mean_kl, 4).s, 100 * (double)k->by_class[i].positions / (double)k->positions);
+    printf("\n  mean KL by position in the window:");
+    for (int i = 0; i < OZ_KL_SPANS; i++)
+        if (k->by_position[i].positions) printf("  %lld+ %s", (long long)span_from(i), num(k->by_position[i].mean_kl, 4).s);
+    putchar('\n');
+}
+
 static void print(const oz_kl *k, const char *model, const words *w) {
     printf("%s\n  mean KL    %s +/- %s nats (over windows +/- %s)\n", model, num(k->mean_kl, 6).s, num(k->kl_se, 6).s, num(k->kl_se_windows, 6).s);
     quantiles_print("KL", &k->kl, 1.0);
@@ -112,6 +140,7 @@ static void print(const oz_kl *k, const char *model, const words *w) {
            k->ratio, num(k->ratio_se, 5).s, num(k->ln_ratio, 5).s, num(k->ln_ratio_se, 5).s, num(k->diff, 4).s, num(k->diff_se, 4).s, 100 * k->correlation);
     printf("  each one's top token among the other's first %d: %.3f %%\n", OZ_KL_TOP, 100 * k->mutual_topk);
     flips_print(k);
+    parts_print(k);
     puts("  worst positions: KL, context | next (p reference, p model) | top of each");
     for (int i = 0; i < k->n_worst; i++) {
         json_t *o = worst_json(&k->worst[i], w);
@@ -141,9 +170,12 @@ static oz_status measure(const char **args, oz_cli_model *open, int n, oz_err *e
     for (int i = 0; i < n; i++) models[i] = open[i].model;
     oz_ids ids;
     oz_status st = oz_cli_text_ids(&ids, open[0].tok, text_path, false, err);
-    if (st == OZ_OK) st = oz_kl_run(kl, models, n, ids.data, (int64_t)ids.len, &(oz_kl_cfg){ctx, strcmp(positions, "half") == 0, limit, args}, err);
+    uint8_t *classes = oz_alloc_array(ids.len + 1, sizeof *classes);
+    if (st == OZ_OK) oz_token_classes_fill(classes, open[0].tok, ids.data, ids.len);
+    if (st == OZ_OK) st = oz_kl_run(kl, models, n, ids.data, (int64_t)ids.len, &(oz_kl_cfg){ctx, strcmp(positions, "half") == 0, limit, args, classes}, err);
     if (st == OZ_OK) report(args, kl, n - 1, &(words){open[0].tok, &ids});
     oz_free(ids.data);
+    oz_free(classes);
     for (int i = 0; i < n - 1; i++) oz_kl_deinit(&kl[i]);
     oz_free(kl);
     oz_free(models);

@@ -17,7 +17,20 @@ typedef struct acc {
     int64_t mutual;
     oz_kl_worst worst[OZ_KL_WORST]; int n_worst;
     int64_t *choices, *flips; /* [n_layers] */
+    oz_kl_part by_class[OZ_TOKEN_CLASSES], by_position[OZ_KL_SPANS]; /* sums, until the end */
 } acc;
+
+static void part_add(oz_kl_part *p, double kl) { p->positions++, p->mean_kl += kl; }
+static void parts_finish(oz_kl_part *out, const oz_kl_part *sums, int n) {
+    for (int i = 0; i < n; i++) out[i] = (oz_kl_part){sums[i].positions, sums[i].positions ? sums[i].mean_kl / (double)sums[i].positions : 0};
+}
+
+/* 0, 1, 2 .. 3, 4 .. 7 */
+static int span_of(int64_t position) {
+    int k = 0;
+    while (k + 1 < OZ_KL_SPANS && position >> k) k++;
+    return k;
+}
 
 /* Keeps the largest, in order; of equals those that came first. */
 static void worst_add(acc *a, const oz_kl_stat *s, int64_t at) {
@@ -29,11 +42,13 @@ static void worst_add(acc *a, const oz_kl_stat *s, int64_t at) {
     if (i < OZ_KL_WORST) a->worst[i] = (oz_kl_worst){at, *s};
 }
 
-/* at: of ids, the first position. */
-static void acc_add(acc *a, const oz_kl_stat *s, int64_t n, int64_t at) {
+/* at: of ids, the first position; in_window: of its window. */
+static void acc_add(acc *a, const oz_kl_stat *s, int64_t n, int64_t at, int64_t in_window, const uint8_t *classes) {
     double window = 0.0;
     for (int64_t i = 0; i < n; i++, s++) {
         worst_add(a, s, at + i);
+        part_add(&a->by_position[span_of(in_window + i)], s->kl);
+        if (classes) part_add(&a->by_class[classes[at + i + 1]], s->kl);
         a->mutual += s->place_ref < OZ_KL_TOP && s->place < OZ_KL_TOP;
         const double dp = s->p - s->p_ref;
         a->kl[a->n] = s->kl;
@@ -73,6 +88,8 @@ void oz_kl_deinit(oz_kl *k) {
 static void acc_finish(oz_kl *o, acc *a, int64_t windows) {
     *o = (oz_kl){.mutual_topk = (double)a->mutual / (double)a->n, .n_worst = a->n_worst};
     memcpy(o->worst, a->worst, sizeof o->worst);
+    parts_finish(o->by_class, a->by_class, OZ_TOKEN_CLASSES);
+    parts_finish(o->by_position, a->by_position, OZ_KL_SPANS);
     const double n = (double)a->n, q = a->q1 / n, r = a->r1 / n;
     const double vq = a->q2 / n - q * q, vr = a->r2 / n - r * r, cov = a->qr / n - q * r, m = n > 1 ? n - 1 : 1;
     o->positions = a->n, o->windows = windows;
@@ -93,7 +110,7 @@ static void acc_finish(oz_kl *o, acc *a, int64_t windows) {
 }
 
 /* routed: the reference's choices in the call that runs, [n_layers, max_tok * the most experts a token], and how many a token in each layer. */
-typedef struct job { oz_windows w; acc *accs; oz_kl_stat *stats; int n; int64_t n_layers, cap; int32_t *routed; int64_t *width; } job;
+typedef struct job { oz_windows w; const uint8_t *classes; acc *accs; oz_kl_stat *stats; int n; int64_t n_layers, cap; int32_t *routed; int64_t *width; } job;
 enum { MOST_CHOICES = 64 };
 
 static void see_route(void *arg, const oz_tap *t) {
@@ -160,7 +177,7 @@ static oz_status job_run(job *j, const int32_t *ids, int64_t ctx, int64_t score0
     for (int64_t i = 0; st == OZ_OK && i < windows; i++) {
         st = oz_windows_run(&j->w, ids + i * ctx, ctx, score0, NULL, j->stats, err);
         const int64_t n = ctx - 1 - score0;
-        for (int k = 0; st == OZ_OK && k < j->n; k++) acc_add(&j->accs[k], j->stats + k * n, n, i * ctx + score0);
+        for (int k = 0; st == OZ_OK && k < j->n; k++) acc_add(&j->accs[k], j->stats + k * n, n, i * ctx + score0, score0, j->classes);
         oz_progress_step(&p, (i + 1) * ctx);
     }
     oz_progress_deinit(&p);
@@ -188,7 +205,7 @@ oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int
     if (ctx < wanted) oz_log_warn("the text has %lld tokens, less than --ctx %lld: one window of %lld", (long long)n_ids, (long long)wanted, (long long)ctx);
     job j = {0};
     oz_status st = job_init(&j, models, n_models, ctx, windows * (ctx - 1 - score0), err);
-    j.w.names = cfg->names;
+    j.w.names = cfg->names, j.classes = cfg->classes;
     if (st == OZ_OK) st = job_run(&j, ids, ctx, score0, windows, err);
     for (int i = 0; st == OZ_OK && i < j.n; i++) {
         acc_finish(&out[i], &j.accs[i], windows);

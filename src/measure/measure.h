@@ -35,6 +35,13 @@ void oz_wikitext_detokenize(oz_buf *out, const char *page, size_t n);
 typedef struct oz_quantiles { double max, p999, p99, p95, p90, p75, median, p25, p10, p5, p1, p01, min; } oz_quantiles; /* linear interpolation */
 enum { OZ_KL_WORST = 10, OZ_KL_TOP = 5 };
 typedef struct oz_kl_worst { int64_t at; /* of ids: the last token that was seen */ oz_kl_stat stat; } oz_kl_worst;
+/* What a token is to a reader, by the text that it adds: letters behind a space; letters without one; digits; signs; blanks with a line's end; other blanks, parts of characters, mixtures, special tokens. */
+typedef enum oz_token_class { OZ_TOKEN_WORD, OZ_TOKEN_CONTINUATION, OZ_TOKEN_DIGIT, OZ_TOKEN_PUNCTUATION, OZ_TOKEN_NEWLINE, OZ_TOKEN_OTHER, OZ_TOKEN_CLASSES } oz_token_class;
+oz_token_class oz_token_class_of(const char *text, size_t n);
+const char *oz_token_class_name(oz_token_class c);
+void oz_token_classes_fill(uint8_t *out, const oz_tok *tok, const int32_t *ids, size_t n); /* [n] */
+enum { OZ_KL_SPANS = 32 };
+typedef struct oz_kl_part { int64_t positions; double mean_kl; } oz_kl_part;
 typedef struct oz_kl {
     int64_t positions, windows;
     double mean_kl, kl_se /* over positions */, kl_se_windows;
@@ -46,6 +53,8 @@ typedef struct oz_kl {
     /* Of mixtures of experts, models opened with OZ_TAP_ROUTE: the share of the reference's choices that the model does not make, over all tokens; of layer i,
      * or negative where it routes not at all, or otherwise. NULL: no layer does. */
     double *flips; int64_t n_layers;
+    oz_kl_part by_class[OZ_TOKEN_CLASSES]; /* of the text's next token; without cfg.classes all 0 */
+    oz_kl_part by_position[OZ_KL_SPANS];   /* in the window: 0, 1, 2 .. 3, 4 .. 7 and so on */
 } oz_kl;
 void oz_kl_deinit(oz_kl *k);
 typedef struct oz_kl_cfg {
@@ -53,6 +62,7 @@ typedef struct oz_kl_cfg {
     bool half;
     int64_t limit_tok;        /* 0: no limit */
     const char *const *names; /* of the models, for messages; NULL: none */
+    const uint8_t *classes;   /* [n_ids], of each token (oz_token_classes_fill); NULL: not known */
 } oz_kl_cfg;
 /* models[0] is the reference; out[n_models - 1]. Each window starts from empty state; a last shorter window is dropped
  * unless it is the only one. Positions scored in a window of n: 0 .. n-2, or n/2 .. n-2 with half.

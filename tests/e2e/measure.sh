@@ -17,6 +17,11 @@ $OUNCE convert $G -o "$T/f32" --to f32 -q >"$T/out" && $OUNCE convert $G -o "$T/
 $OUNCE kl "$T/f32" "$T/bf16" --text "$T/short" -q -t 1 >"$T/out" 2>"$T/err"
 ok 'kl: small numbers keep their digits' grep -qE 'mean KL +0\.0000[1-9][0-9] \+/- [1-9][.0-9]*e-0[0-9] nats' "$T/out"
 same 'kl: of a model to itself' '0 111' "$(jq -r '"\(.[0].mean_kl) \(.[0].positions)"' "$T/json")"
+printf 'HE HAS 12, AND 7!\n\n%.0s' {1..6} >"$T/kinds"
+$OUNCE kl "$T/f32" "$T/bf16" --text "$T/kinds" --json -q -t 1 >"$T/json" 2>"$T/err"
+same 'kl: positions by the next token and by place add up' 'true true' "$(jq -r '.[0] | . as $k | [.by_class, .by_position] | map((map(.positions) | add == $k.positions) and (map(.positions * .mean_kl) | add / $k.positions / $k.mean_kl - 1 | fabs < 1e-9)) | join(" ")' "$T/json")"
+same 'kl: kinds of tokens' 'continuation 47 digit 18 newline 12 other 24 punctuation 12' "$(jq -r '.[0].by_class | sort_by(.class) | map("\(.class) \(.positions)") | join(" ")' "$T/json")"
+same 'kl: spans double' '0-0 1-1 2-3 4-7 8-15 16-31 32-63 64-127' "$(jq -r '.[0].by_position | map("\(.from)-\(.to)") | join(" ")' "$T/json")"
 
 # lm-eval counts the words and bytes of whole documents: where a limit ends inside one, no number of them is given.
 printf ' = One = \n\nhello world, this is a text.\n' >"$T/one"

@@ -100,8 +100,10 @@ static void test_kl(void **st) {
     enum { CTX = 24, WINDOWS = 3 };
     const int64_t v = oz_model_get(r.model[0])->vocab_size;
     for (int half = 0; half < 2; half++) {
-        double kl = 0, nll_ref = 0, nll = 0, dp2 = 0, top = 0, worst = 0;
-        int n = 0;
+        double kl = 0, nll_ref = 0, nll = 0, dp2 = 0, top = 0, worst = 0, of_class[2] = {0}, late = 0;
+        int n = 0, n_class[2] = {0};
+        uint8_t classes[80]; /* every third token is a digit */
+        for (int i = 0; i < 80; i++) classes[i] = i % 3 ? OZ_TOKEN_WORD : OZ_TOKEN_DIGIT;
         for (int w = 0; w < WINDOWS; w++) {
             const int32_t *ids = r.ids + w * CTX;
             double *a = log_probs(r.model[0], ids, CTX), *b = log_probs(r.model[1], ids, CTX);
@@ -117,13 +119,24 @@ static void test_kl(void **st) {
                 const double dp = exp(y[ids[p + 1]]) - exp(x[ids[p + 1]]);
                 kl += d, top += ix == iy, dp2 += dp * dp, nll_ref -= x[ids[p + 1]], nll -= y[ids[p + 1]];
                 if (d > worst) worst = d;
+                const bool digit = (w * CTX + p + 1) % 3 == 0;
+                of_class[digit] += d, n_class[digit]++;
+                if (p >= 16) late += d / (CTX - 1 - 16) / WINDOWS;
             }
             free(a);
             free(b);
         }
         oz_err e = {0};
         oz_kl out;
-        check(oz_kl_run(&out, r.model, 2, r.ids, r.n, &(oz_kl_cfg){.ctx = CTX, .half = half}, &e), &e);
+        check(oz_kl_run(&out, r.model, 2, r.ids, r.n, &(oz_kl_cfg){.ctx = CTX, .half = half, .classes = classes}, &e), &e);
+        for (int k = 0; k < 2; k++) {
+            const oz_kl_part *part = &out.by_class[k ? OZ_TOKEN_DIGIT : OZ_TOKEN_WORD];
+            assert_int_equal(part->positions, n_class[k]);
+            assert_true(fabs(part->mean_kl - of_class[k] / n_class[k]) < 1e-9 * kl);
+        }
+        assert_int_equal(out.by_position[0].positions, half ? 0 : WINDOWS); /* 0; 12 .. 15 of 8 .. 15; 16 .. 22 of 16 .. 31 */
+        assert_int_equal(out.by_position[4].positions, (half ? 4 : 8) * WINDOWS);
+        assert_true(out.by_position[5].positions == 7 * WINDOWS && fabs(out.by_position[5].mean_kl - late) < 1e-9 * kl);
         assert_int_equal(out.positions, n);
         assert_int_equal(out.windows, WINDOWS);
         assert_true(fabs(out.mean_kl - kl / n) < 1e-9 * kl && fabs(out.kl.max - worst) < 1e-9 * worst);
@@ -131,6 +144,18 @@ static void test_kl(void **st) {
         assert_true(fabs(out.rms_dp - sqrt(dp2 / n)) < 1e-9 && fabs(out.top1_agreement - top / n) < 1e-12);
     }
     rig_close(&r);
+}
+
+static void test_classes(void **st) {
+    (void)st;
+    static const struct { const char *text; oz_token_class c; } is[] = {
+        {" the", OZ_TOKEN_WORD}, {"The", OZ_TOKEN_CONTINUATION}, {"ing", OZ_TOKEN_CONTINUATION}, {" don\u2019t", OZ_TOKEN_WORD}, {"\nNew", OZ_TOKEN_WORD}, {"'s", OZ_TOKEN_CONTINUATION},
+        {" \u00fcber", OZ_TOKEN_WORD}, {"\u4e2d\u6587", OZ_TOKEN_CONTINUATION}, {"2024", OZ_TOKEN_DIGIT}, {" 3", OZ_TOKEN_DIGIT}, {"3.5", OZ_TOKEN_DIGIT}, {"\u0663", OZ_TOKEN_DIGIT},
+        {".", OZ_TOKEN_PUNCTUATION}, {" (", OZ_TOKEN_PUNCTUATION}, {"\").\n", OZ_TOKEN_PUNCTUATION}, {" \u20ac", OZ_TOKEN_PUNCTUATION}, {"\n\n", OZ_TOKEN_NEWLINE}, {" \r\n", OZ_TOKEN_NEWLINE},
+        {" ", OZ_TOKEN_OTHER}, {"\t", OZ_TOKEN_OTHER}, {"", OZ_TOKEN_OTHER}, {"\xe4\xb8", OZ_TOKEN_OTHER}, {"\ufffd", OZ_TOKEN_OTHER}, {"x2", OZ_TOKEN_OTHER}};
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++)
+        if (oz_token_class_of(is[i].text, strlen(is[i].text)) != is[i].c)
+            fail_msg("\"%s\": expected %s, found %s", is[i].text, oz_token_class_name(is[i].c), oz_token_class_name(oz_token_class_of(is[i].text, strlen(is[i].text))));
 }
 
 /* Split windows (max_tok 20 < 24), limits, and texts too short. */
@@ -195,6 +220,6 @@ static void test_bench(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quantiles), cmocka_unit_test(test_wikitext), cmocka_unit_test(test_kl), cmocka_unit_test(test_kl_limits), cmocka_unit_test(test_bench)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quantiles), cmocka_unit_test(test_wikitext), cmocka_unit_test(test_kl), cmocka_unit_test(test_classes), cmocka_unit_test(test_kl_limits), cmocka_unit_test(test_bench)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
