@@ -123,6 +123,10 @@ interop: ounce
 bench-peers: ounce
 	bench/peers.sh $(ARGS)
 
+# Every calibrated scheme beside llm-compressor's: bench/quality.sh says what it takes.
+bench-quality: ounce
+	bench/quality.sh
+
 # The manual page comes from the option tables.
 man: ounce
 	@mkdir -p docs
@@ -130,6 +134,6 @@ man: ounce
 
 clean:
 	rm -rf build ounce
-.PHONY: all clean unit check test demo bench-peers fuzz fuzz-programs man
+.PHONY: all clean unit check test demo bench-peers bench-quality fuzz fuzz-programs man
 .SECONDARY:
 -include $(shell find build -name '*.d' 2>/dev/null)

@@ -117,12 +117,17 @@ static oz_status row_begin(const work *w, const tile *t, int64_t row0, int64_t r
     const oz_gptq *g = w->g;
     const int64_t n = g->weight->cols;
     oz_weight_row(t->row, g->weight, row0 + r, 0, n);
-    if (oz_rtn_numbers(t->row_codes, t->row_scales, t->row_zeros, &g->rtn, t->row, n, err) != OZ_OK) return oz_err_prefix(err, "row %lld", (long long)(row0 + r));
+    if (g->shared) {
+        const float *shared = g->shared + (row0 + r) / g->shared_rows * 2 * w->n_groups;
+        memcpy(t->row_scales, shared, (size_t)w->n_groups * sizeof(float));
+        memcpy(t->row_zeros, shared + w->n_groups, (size_t)w->n_groups * sizeof(float));
+        oz_rtn_codes(t->row_codes, &g->rtn, t->row_scales, t->row_zeros, t->row, n);
+    } else if (oz_rtn_numbers(t->row_codes, t->row_scales, t->row_zeros, &g->rtn, t->row, n, err) != OZ_OK) return oz_err_prefix(err, "row %lld", (long long)(row0 + r));
     for (int64_t k = 0; k < w->n_groups; k++) {
         const int64_t c0 = k * w->group, c1 = n - c0 < w->group ? n : c0 + w->group;
         float *s = &t->row_scales[k], *z = &t->row_zeros[k];
         for (int64_t c = c0; c < c1; c++) t->w[c * ROWS + r] = t->row[c], t->e[c * ROWS + r] = (t->row_codes[c] - *z) * *s - t->row[c];
-        scale_search(s, z, &(values){&g->rtn, t->row + c0, w->importance + c0, c1 - c0, t->row_codes + c0});
+        if (!g->shared) scale_search(s, z, &(values){&g->rtn, t->row + c0, w->importance + c0, c1 - c0, t->row_codes + c0});
         t->scale[k * ROWS + r] = *s, t->zero[k * ROWS + r] = *z;
     }
     return OZ_OK;
@@ -227,17 +232,17 @@ static void scale_again(const work *w, const tile *t, int64_t k, int64_t c0) {
     }
 }
 
-/* One pass over all columns, in blocks: a group, or a part of a wider one, whose scale stays. */
+/* One pass over all columns, in blocks: a group, or a part of a wider one, whose scale stays, as that which rows share does. */
 static void pass(const work *w, const tile *t) {
     const oz_gptq *g = w->g;
-    const bool whole = w->group <= BLOCK;
-    const int64_t n = g->weight->cols, step = whole ? w->group : BLOCK;
+    const int64_t n = g->weight->cols, step = w->group <= BLOCK ? w->group : BLOCK;
+    const bool fits = w->group <= BLOCK && !g->shared;
     for (int64_t c0 = 0; c0 < n; c0 += step) {
         const int64_t c1 = n - c0 < step ? n : c0 + step;
         const float *h = g->hessian->sum + c0;
         memset(t->err, 0, (size_t)(BLOCK * ROWS) * sizeof(float));
         for (int64_t c = c0; c < c1; c++) column_again(w, t, c, c0, c1);
-        if (whole) scale_again(w, t, c0 / step, c0);
+        if (fits) scale_again(w, t, c0 / step, c0);
         if (c0 > 0) cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)c0, ROWS, (int)(c1 - c0), 1.0f, h, (int)n, t->err, ROWS, 1.0f, t->he, ROWS);
         if (c1 < n) cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)(n - c1), ROWS, (int)(c1 - c0), 1.0f, h + c1 * n, (int)n, t->err, ROWS, 1.0f, t->he + c1 * ROWS, ROWS);
     }

@@ -480,13 +480,42 @@ static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq 
     return OZ_OK;
 }
 
+/* Scales that rows share, as round-to-nearest has them: to choose anew, all of them would have to be seen at once. */
+static oz_status shared_new(float **out, oz_gptq *g, const oz_scheme *s, const char *what, oz_err *err) {
+    const oz_weight *w = g->weight;
+    const int64_t cols = w->cols, n = g->rtn.group_size > 0 ? (cols + g->rtn.group_size - 1) / g->rtn.group_size : 1;
+    g->shared_rows = s->per_tensor ? w->rows : s->block_rows;
+    *out = NULL;
+    if (g->shared_rows <= 0) return OZ_OK;
+    const int64_t n_blocks = (w->rows + g->shared_rows - 1) / g->shared_rows;
+    OZ_TRY(oz_big_new((void **)out, (size_t)(n_blocks * 2 * n + cols) * sizeof **out, what, err));
+    float *row = *out + n_blocks * 2 * n;
+    oz_status st = OZ_OK;
+    int64_t r = 0;
+    for (int64_t b = 0; st == OZ_OK && b < n_blocks; b++) {
+        float *max = *out + b * 2 * n, *min = max + n; /* where scales and zero points will lie */
+        for (; st == OZ_OK && r < w->rows && r < (b + 1) * g->shared_rows; r++) {
+            oz_weight_row(row, w, r, 0, cols);
+            st = oz_rtn_observe(min, max, &g->rtn, row, cols, err);
+        }
+        if (st != OZ_OK) oz_err_prefix(err, "row %" PRId64, r - 1);
+        for (int64_t k = 0; st == OZ_OK && k < n; k++) st = oz_rtn_scale(&max[k], &min[k], &g->rtn, min[k], max[k], err);
+    }
+    if (st != OZ_OK) oz_err_prefix(err, "%s", what);
+    g->shared = *out;
+    return st;
+}
+
 static oz_status item_gptq(job *j, const oz_quantize_item *it, const input *in, const oz_factor *f, oz_err *err) {
     oz_gptq_result r = {0};
     oz_weight w;
     void *mem;
-    const oz_gptq g = {&in->hessian, f, &w, oz_scheme_rtn(&it->scheme, j->q->model_dtype), OZ_GPTQ_PASSES};
+    oz_gptq g = {&in->hessian, f, &w, oz_scheme_rtn(&it->scheme, j->q->model_dtype), OZ_GPTQ_PASSES, NULL, 0};
+    float *shared = NULL;
     oz_status st = oz_item_weight(&w, &mem, it, j->pool, err);
+    if (st == OZ_OK) st = shared_new(&shared, &g, &it->scheme, it->arch->module, err);
     if (st == OZ_OK) st = module_write(j, it, &g, &r, err);
+    oz_big_free(shared);
     oz_big_free(mem);
     oz_big_free(r.codes);
     oz_big_free(r.scales);

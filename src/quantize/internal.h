@@ -165,7 +165,8 @@ typedef struct oz_factor { int64_t n; int32_t *perm; float *u; double dampening,
 oz_status oz_factor_init(oz_factor *f, const oz_hessian *h, double dampening, oz_pool *pool, const char *what, oz_err *err);
 void oz_factor_deinit(oz_factor *f);
 
-typedef struct oz_gptq { const oz_hessian *hessian; const oz_factor *factor; const oz_weight *weight; oz_rtn rtn; int passes; /* over all columns after the sweep */ } oz_gptq;
+typedef struct oz_gptq { const oz_hessian *hessian; const oz_factor *factor; const oz_weight *weight; oz_rtn rtn; int passes; /* over all columns after the sweep */
+                         const float *shared; int64_t shared_rows; /* NULL, or scales and then zero points [n_groups] of each so many rows, which are not searched */ } oz_gptq;
 /* codes, scales: as stored; zeros [rows, groups], where asymmetric; the caller's. Relative output error tr(E H E^T) / tr(W H W^T) of rounding to nearest, and reached; NaN where
  * the text gives no input. */
 typedef struct oz_gptq_result { void *codes, *scales; int8_t *zeros; int64_t code_row_bytes, scale_row_bytes; double before, after; } oz_gptq_result;

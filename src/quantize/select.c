@@ -88,7 +88,6 @@ static oz_status check_made(const oz_quantize_item *it, oz_err *err) {
     else if (s->store != OZ_STORE_BYTES && s->store != OZ_STORE_PACKED) why = "weights of the NVFP4 and MX formats are not made";
     else if (codec->is_float && codec->bits != 8) why = "floats of less than 8 bits are not made";
     else if (s->column_order) why = "columns that are stored in an order of their own are not made";
-    else if (it->gptq && (s->per_tensor || s->block_rows > 0)) why = "GPTQ needs a scale of its own for each row: channel or group";
     else if (it->gptq && it->arch->layer < 0) why = "GPTQ quantizes what is in layers; leave it out (--targets, ignore)";
     else if (s->static_input && it->arch->layer < 0) why = "static scales are calibrated in layers; leave it out (ignore)";
     OZ_NEED(!why, err, OZ_E_UNSUPPORTED, "%s: scheme %s: %s", it->arch->module, s->name, why);

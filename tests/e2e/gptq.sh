@@ -40,6 +40,24 @@ g --dry-run --num-calibration-samples 2 >"$T/out" 2>"$T/err"
 same 'fewer tokens than columns: a line for all' 'warning: cal.jsonl: 128 tokens, fewer than the columns of ffn_down (256): the result' "$(cut -d" " -f-13 "$T/err")"
 ok 'nothing was written' test ! -e "$T/o" -a ! -e "$T/o.gptq"
 
+: >"$T/empty.jsonl"
+fails 'an empty calibration' 1 'empty.jsonl: 0 sequences, and --num-calibration-samples is 1' g -o "$T/o" --calibration "$T/empty.jsonl" --num-calibration-samples 1
+echo '{"ids":[]}' >"$T/none.jsonl"
+fails 'an empty sequence' 1 'none.jsonl: line 1: no tokens' g -o "$T/o" --calibration "$T/none.jsonl" --num-calibration-samples 1
+at() { jq -r --arg n "$1" '.[$n].data_offsets[0]' <<<"$head"; } # of a tensor in the file whose header is $head, of $n bytes
+spoil() { # TENSOR BYTES: llama in $T/spoilt, the tensor's first bytes replaced
+    rm -rf "$T/spoilt" && cp -r $M/llama "$T/spoilt"
+    n=$(od -An -tu8 -N8 "$T/spoilt/model.safetensors") && head=$(tail -c +9 "$T/spoilt/model.safetensors" | head -c $n)
+    printf "$2" | dd of="$T/spoilt/model.safetensors" bs=1 seek=$((8 + n + $(at "$1"))) conv=notrunc status=none
+}
+spoil model.layers.1.mlp.up_proj.weight '\377\377\377\377'
+fails 'a weight that is NaN' 1 'model.layers.1.mlp.up_proj: row 0: column 0: expected a finite weight, found' $OUNCE quantize "$T/spoilt" "${G[@]:3}" -o "$T/o"
+ok 'nothing is left but what --resume takes up' test ! -e "$T/o" -a -e "$T/o.gptq/manifest.json"
+rm -rf "$T/o.gptq"
+spoil model.layers.1.post_attention_layernorm.weight '\377\377\377\377'
+fails 'a norm that is NaN' 1 'the calibration text gives activations that are not finite' $OUNCE quantize "$T/spoilt" "${G[@]:3}" -o "$T/o"
+rm -rf "$T/o.gptq"
+
 # The result.
 g -o "$T/a" -t 1 --json >"$T/a.json" || echo 'not ok gptq'
 same '21 modules, each with less error than rounding to nearest' '[21,true]' "$(json "$T/a.json" '[(.errors | length), ([.errors[] | 0 < .after and .after < .before] | all)]')"
@@ -49,6 +67,14 @@ same 'names the calibration text' "$(sha256sum <"$T/cal.jsonl" | cut -c-64)" "$(
 ok 'no work is left' test ! -e "$T/a.gptq"
 seq 3 40 >"$T/ids"
 ok 'it runs' $OUNCE logits "$T/a" --ids "$T/ids" -o "$T/logits.safetensors" -q
+spoil model.layers.0.input_layernorm.weight '\0\0\0\0'
+$OUNCE quantize "$T/spoilt" "${G[@]:3}" -o "$T/dead" --json >"$T/r.json" || echo 'not ok a channel that is always zero'
+same 'a channel that is always zero: less error' true "$(json "$T/r.json" '[.errors[] | .after < .before] | all')"
+ok 'and finite scales' $OUNCE verify "$T/dead" -q
+echo '{"ids":[5]}' >"$T/one.jsonl"
+$OUNCE quantize $M/llama "${G[@]:3}" -o "$T/one" --calibration "$T/one.jsonl" --num-calibration-samples 1 --json >"$T/r.json" 2>"$T/err" || echo 'not ok one token'
+same 'one token: a warning' 'warning: one.jsonl: 1 tokens, fewer than the columns of attn_q (96)' "$(cut -d, -f-2 "$T/err")"
+ok 'one token: finite scales' $OUNCE verify "$T/one" -q
 for t in 2 3; do
     g -o "$T/b" -t $t --force >"$T/out" || echo "not ok $t threads"
     ok "the same bytes with $t threads" diff -r "$T/a" "$T/b"
@@ -136,7 +162,6 @@ damaged() { # NAME TEXT COMMAND...: the command spoils w, a copy of the work
 damaged 'no weights' "$T/b.gptq cannot be taken up, remove it to begin anew: $T/b.gptq/out/model.safetensors: cannot open: No such file" 'rm out/model.safetensors'
 damaged 'weights that were cut off' "$T/b.gptq/out/model.safetensors: expected $size bytes, found 9000" 'truncate -s 9000 out/model.safetensors'
 damaged 'weights of zeros' "$T/b.gptq/out/model.safetensors: its header is not the one that was written" "truncate -s 0 out/model.safetensors; truncate -s $size out/model.safetensors"
-at() { jq -r --arg n "$1" '.[$n].data_offsets[0]' <<<"$head"; } # of a tensor in the file
 n=$(od -An -tu8 -N8 "$T/kept/out/model.safetensors") && head=$(tail -c +9 "$T/kept/out/model.safetensors" | head -c $n)
 damaged 'a code that changed' "$T/b.gptq/out: layer 0 is not as it was written" "flip out/model.safetensors $((8 + n + $(at model.layers.0.mlp.up_proj.weight_packed)))"
 damaged 'a norm that changed' "$T/b.gptq/out: what is not quantized is not as it was written" "flip out/model.safetensors $((8 + n + $(at model.norm.weight)))"
@@ -159,12 +184,18 @@ same 'which is left alone, too' "$before" "$(ls -A "$T/e.gptq")"
 
 # Other architectures and schemes.
 for m in qwen3 llama-tied-bias mixtral; do
-    for s in 'W4A16 --group-size 16' W8A16 W8A8 FP8_DYNAMIC; do
+    for s in 'W4A16 --group-size 16' W8A16 W8A8 FP8_DYNAMIC 'W4A16_ASYM --group-size 16' 'W4A8 --group-size 16' FP8; do
         n=${s%% *}
         $OUNCE quantize $M/$m -o "$T/$m-$n" -q --scheme $s --method gptq --calibration "$T/few.jsonl" --num-calibration-samples 8 --max-seq-length 48 --json >"$T/r.json" || echo "not ok $m $n"
         same "$m $n: less error" true "$(json "$T/r.json" '([.errors[].after] | add) < ([.errors[].before] | add)')"
         ok "$m $n: runs" $OUNCE logits "$T/$m-$n" --ids "$T/ids" -o "$T/logits.safetensors" -q
     done
+done
+
+ids 8 48 90 3 >"$T/90.jsonl"
+for m in deepseek_v2 jamba; do # latents and scans
+    $OUNCE quantize $M/$m -o "$T/$m" -q --scheme W8A8 --method gptq --calibration "$T/90.jsonl" --num-calibration-samples 8 --max-seq-length 48 --json >"$T/r.json" || echo "not ok $m"
+    same "$m W8A8: less error" true "$(json "$T/r.json" '([.errors[].after] | add) < ([.errors[].before] | add)')"
 done
 
 # Experts that no token, or few tokens, reach: said once, and not reported as good.
@@ -198,6 +229,9 @@ for n in 1 6; do
     config $n >"$T/config.json"
     $OUNCE_RELEASE synth "$T/config.json" -o "$T/s$n" -q >"$T/out"
 done
+ids 16 64 320 6 >"$T/blocks.jsonl"
+$OUNCE quantize "$T/s1" -o "$T/blocks" -q --scheme FP8_BLOCK --method gptq --calibration "$T/blocks.jsonl" --num-calibration-samples 16 --max-seq-length 64 --json >"$T/r.json" || echo 'not ok FP8_BLOCK'
+same 'blocks, whose scales are those of rounding to nearest: less error' true "$(json "$T/r.json" '[.errors[] | .after < .before] | all')"
 rss() { # MODEL SEQUENCES
     $OUNCE_RELEASE quantize "$T/$1" -o "$T/$1-$2" -q --scheme W4A16 --group-size 64 --method gptq --calibration "$T/long.jsonl" --num-calibration-samples $2 --max-seq-length 64 --json >"$T/r.json"
     json "$T/r.json" '.peak_rss_bytes / 1048576 | floor'

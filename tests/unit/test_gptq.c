@@ -51,7 +51,7 @@ static void quantize(result *out, const setup *s, oz_codec codec, int64_t group,
     oz_err e = {0};
     memset(out, 0, sizeof *out);
     out->r = (oz_gptq_result){.codes = out->codes, .scales = out->scales, .zeros = out->zeros, .code_row_bytes = oz_codec_row_bytes(codec, COLS), .scale_row_bytes = 2 * (group ? COLS / group : 1)};
-    const oz_gptq g = {&s->h, &s->f, &s->weight, {codec, group, OZ_DTYPE_BF16, asymmetric, 0, 0}, passes};
+    const oz_gptq g = {&s->h, &s->f, &s->weight, {codec, group, OZ_DTYPE_BF16, asymmetric, 0, 0}, passes, NULL, 0};
     check(oz_gptq_run(&out->r, &g, s->pool, "w", &e), &e);
 }
 
@@ -290,7 +290,7 @@ static void test_too_large(void **state) {
         open_setup(&s, 2, TOKENS);
         for (int k = 0; k < ROWS * COLS; k++) s.w[k] = fmaxf(-3, fminf(3, s.w[k] * 20)) * cases[i].scale;
         oz_gptq_result r = {.codes = got.codes, .scales = got.scales, .code_row_bytes = oz_codec_row_bytes(OZ_CODEC_I4P, COLS), .scale_row_bytes = 2 * COLS / 16};
-        const oz_gptq g = {&s.h, &s.f, &s.weight, {OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false, 0, 0}, 2};
+        const oz_gptq g = {&s.h, &s.f, &s.weight, {OZ_CODEC_I4P, 16, OZ_DTYPE_BF16, false, 0, 0}, 2, NULL, 0};
         assert_int_equal(oz_gptq_run(&r, &g, s.pool, "the_module", &e), cases[i].fits ? OZ_OK : OZ_E_FORMAT);
         assert_true(cases[i].fits ? r.after > 0 && r.after < r.before : strncmp(e.msg, "the_module: rows ", 17) == 0);
         close_setup(&s);
