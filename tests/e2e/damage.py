@@ -1,9 +1,9 @@
-"""damage.py OUNCE GOOD ORIGINAL OTHERS: single damages to good checkpoints, each of which `verify` must find; a TAP line each.
+"""damage.py OUNCE GOOD ORIGINAL OTHERS: single damages to good checkpoints, each of which `verify` must find, with an error where `logits` refuses it and only there; a TAP line each.
 
 GOOD is W4A16 in groups, sharded, with a tokenizer, made of ORIGINAL by rounding; OTHERS has a folder of other families each.
 A row: what is damaged, how, what a finding must say, and whether it takes the original to notice. The last table is of damages that no reader can notice
 without it: values as good as those that were there."""
-import json, os, shutil, struct, subprocess, sys, tempfile
+import json, os, re, shutil, struct, subprocess, sys, tempfile
 
 ounce, good, original, others = sys.argv[1:]
 
@@ -197,6 +197,37 @@ def without_shard(d): os.unlink(os.path.join(d, shard_file(d, 1)))
 def shard_left_over(d): shutil.copy(os.path.join(d, shard_file(d, 1)), os.path.join(d, 'model-00099-of-00099.safetensors'))
 
 
+def hole(d):
+    """Bytes that are no tensor's, before the last one."""
+    s = shards(d)[0]
+    last = max((t['data_offsets'] for n, t in s.header.items() if n != '__metadata__'), key=lambda o: o[0])
+    s.data[last[0]:last[0]] = bytes(64)
+    last[:] = [x + 64 for x in last]
+    s.save()
+
+
+def twice_in_header(d):
+    s = shard_of(d, DOWN + '.weight_packed')
+    text = (json.dumps(s.header, separators=(',', ':'))[:-1] + ',' + json.dumps({DOWN + '.weight_packed': s.header[DOWN + '.weight_packed']})[1:]).encode()
+    text += b' ' * (-len(text) % 8)
+    open(s.path, 'wb').write(struct.pack('<Q', len(text)) + text + s.data)
+
+
+def in_two_shards(d):
+    a, b = shards(d)[:2]
+    name = next(n for n in b.header if n != '__metadata__')
+    begin, end = span(b, name)
+    a.header[name] = dict(b.header[name], data_offsets=[len(a.data), len(a.data) + end - begin])
+    a.data += b.data[begin:end]
+    a.save()
+
+
+def twice_in_config(d): resize('config.json', lambda raw: raw.replace(b'{', b'{"hidden_size": 96,', 1))(d)
+
+
+INPUTS = G + '/input_activations'
+TOKEN = dict(num_bits=8, strategy='token', dynamic=True)
+
 # of GOOD: (name, damage, text that a finding must have)
 FOUND = [
     ('a scale is NaN', poke(DOWN + '.weight_scale', 6, *NAN), 'error: ' + DOWN + '.weight_scale'),
@@ -254,6 +285,22 @@ FOUND = [
     ('codes of another module', copy('model.layers.0.mlp.up_proj.weight_packed', 'model.layers.1.mlp.up_proj.weight_packed'), 'warning: model.layers.1.mlp.up_proj.weight_packed'),
     ('an output of zeros', fill(DOWN + '.weight_packed', 0, 128, 1 << 30, 0x88), 'no output that is always zero'),
     ('an input of zeros', zero_column, 'no input that is never used'),
+    ('bytes of no tensor', hole, 'belong to no tensor'),
+    ('a name twice in a header', twice_in_header, 'duplicate object key'),
+    ('a tensor in two shards', in_two_shards, 'the name is there twice'),
+    ('a key twice in the config', twice_in_config, 'duplicate object key'),
+    ('an entry of the index out of the folder', put(INDEX, 'weight_map/model.norm.weight', '../original/model.safetensors'), 'error: ' + INDEX + ': weight_map.model.norm.weight'),
+    ('an entry of the index that is no name', put(INDEX, 'weight_map/model.norm.weight', 3), 'error: ' + INDEX + ': weight_map.model.norm.weight'),
+    ('an index without a map', put(INDEX, 'weight_map', {}), 'error: '),
+    ('the status', put('config.json', Q + '/quantization_status', 'done'), 'error: quantization_config.quantization_status'),
+    ('a strategy', put('config.json', G + '/weights/strategy', 'channel'), 'error: quantization_config.config_groups.group_0.weights.group_size'),
+    ('a group size that does not divide', put('config.json', G + '/weights/group_size', 80), 'group_size: 80 does not divide the 96 columns'),
+    ('inputs that need scales', put('config.json', INPUTS, dict(TOKEN, strategy='tensor', dynamic=False)), '.input_scale: not in the checkpoint'),
+    ('inputs in groups that do not divide', put('config.json', INPUTS, dict(TOKEN, strategy='group', group_size=40)), 'input_activations.group_size: 40 does not divide'),
+    ('an order of columns without an index', put('config.json', G + '/weights/actorder', 'group'), '.weight_g_idx: not in the checkpoint'),
+    ('a cache of four bits', put('config.json', Q + '/kv_cache_scheme', dict(num_bits=4, type='float', strategy='tensor')), 'error: quantization_config.kv_cache_scheme'),
+    ('a cache without scales', put('config.json', Q + '/kv_cache_scheme', dict(num_bits=8, type='float', strategy='tensor')), 'warning: quantization_config.kv_cache_scheme: no scales'),
+    ('heads that do not divide', put('config.json', 'num_key_value_heads', 3), 'error: config.json.num_key_value_heads'),
     ('all codes of a module at an end', fill('model.layers.0.mlp.up_proj.weight_packed', 0, 4, 4, 0xff), 'at the ends of their range'),
 ]
 
@@ -267,6 +314,14 @@ FOUND_ELSEWHERE = [
     ('gptq-v1-desc-act', 'a group of g_idx that another has too', same_group, 'error: model.layers.0.mlp.down_proj.g_idx'),
     ('gptq-v1-desc-act', 'columns have an order that desc_act denies', put('config.json', Q + '/desc_act', False), 'warning: model.layers.0.mlp.down_proj.g_idx: expected groups of neighbours'),
     ('gptq-v1-desc-act', 'zero points that sym denies', put('config.json', Q + '/sym', True), 'warning: model.layers.0.mlp.down_proj.qzeros: expected zero points in the middle'),
+    ('awq-gemm', 'a version', put('config.json', Q + '/version', 'gemv'), 'error: quantization_config.version'),
+    ('awq-gemm', 'a module that is left out', put('config.json', Q + '/modules_to_not_convert', ['mlp']), 'leaves it out, and yet it is stored quantized'),
+    ('fp8-native-block', 'a size of blocks', put('config.json', Q + '/weight_block_size', [64, 64]), 'weight_scale_inv: expected [2, 2], found [1, 1]'),
+    ('fp8-native-block', 'a scale of a block has another sign', flip('model.layers.0.mlp.down_proj.weight_scale_inv', 3, 0x80), 'error: model.layers.0.mlp.down_proj.weight_scale_inv'),
+    ('w4a16-g128-asym', 'symmetric', put('config.json', G + '/weights/symmetric', True), 'weight_zero_point: expected none, since the scheme is symmetric'),
+    ('fp8-static', 'a shape of a scale of an input', header('model.layers.0.mlp.down_proj.input_scale', 'shape', [1, 1, 1]), 'error: model.layers.0.mlp.down_proj.input_scale'),
+    ('kv-cache-fp8', 'a cache with scales for each head', put('config.json', Q + '/kv_cache_scheme/strategy', 'attn_head'), 'k_scale: expected 2 values, one a head, found 1'),
+    ('kv-cache-fp8', 'scales of a cache that is not quantized', put('config.json', Q + '/kv_cache_scheme', None), 'k_scale: expected none'),
     ('kv-cache-fp8', 'a scale of the cache is missing', drop('model.layers.0.self_attn.k_scale'), 'error: model.layers.0.self_attn.k_scale'),
     ('fp8-static', 'a scale of an input is zero', poke('model.layers.0.mlp.down_proj.input_scale', 0, 0, 0), 'error: model.layers.0.mlp.down_proj.input_scale'),
 ]
@@ -290,6 +345,15 @@ def verify(d, *more):
     return r.returncode, [x for x in r.stdout.split('\n') if x.startswith(('error: ', 'warning: '))], r.stderr
 
 
+# Errors that do not keep the weights from being run: of the text's files, and of values.
+APART = re.compile(r'error: (.*/)?(tokenizer|generation_config|chat template)|.*: expected finite values')
+
+
+def refuses(d):
+    r = subprocess.run([ounce, 'logits', d, '--ids', ids, '-o', os.path.join(work, 'logits'), '-q', '--device', 'cpu', '-t', '1'], capture_output=True, text=True, errors='replace', timeout=120)
+    return r.returncode, r.stderr
+
+
 def say(good_, name, why=''):
     print(('ok ' if good_ else 'not ok ') + name + ('' if good_ else ': ' + why))
 
@@ -303,12 +367,17 @@ def damaged(base, damage):
 
 
 with tempfile.TemporaryDirectory() as work:
+    ids = os.path.join(work, 'ids')
+    open(ids, 'w').write('1 2 3')
     rc, lines, err = verify(good, '--against', original)
     say(rc == 0 and not lines, 'nothing is found in what was just made', f'exit {rc}, {lines[:3]} {err[-200:]}')
     for base, name, damage, text in [(good, *r) for r in FOUND] + [(os.path.join(others, f), *r) for f, *r in FOUND_ELSEWHERE]:
-        rc, lines, err = verify(damaged(base, damage))
+        d = damaged(base, damage)
+        rc, lines, err = verify(d)
         wrong = rc != (1 if any(x.startswith('error') for x in lines) else 0)
         say(not wrong and any(text in x for x in lines), f'found: {name}', f'exit {rc}, expected "{text}" among {lines[:4]} {err[-300:]}')
+        status, err = refuses(d)
+        say(status == any(x.startswith('error') and not APART.match(x) for x in lines), f'an error if it is refused: {name}', f'exit {status}, {lines[:3]} {err[-200:]}')
     for name, damage, text in UNNOTICED:
         d = damaged(good, damage)
         rc, lines, err = verify(d)
