@@ -30,7 +30,7 @@ typedef struct job {
     oz_stream stream;
     int64_t n_layers, hidden_size, longest; /* longest sequence, in tokens */
     int64_t layer;                          /* that is at work; */
-    int cut, waits;                         /* its cut; the one that the sequences wait at (0: before the layer) */
+    int cut, waits, file;                   /* its cut; the one that the sequences wait at (0: before the layer), in one of two files */
     input *inputs;                          /* of the cut */
     size_t n_inputs, cap_inputs;
 } job;
@@ -350,12 +350,8 @@ static oz_status sequence_run(pass *p, int64_t i, oz_err *err) {
     return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
 }
 
-/* Where sequences wait: before the layer, at a cut of it, or, under a name of their own until they are whole, behind it. */
-static char *waiting_path(const job *j, int cut) {
-    char suffix[24] = "";
-    if (cut) snprintf(suffix, sizeof suffix, ".cut-%d", cut);
-    return residual_path(j, j->layer, suffix);
-}
+/* Where sequences wait at a cut: in two files by turns, which are kept for the next layer. */
+static char *cut_path(const job *j, int file) { return oz_work_path(&j->work, file ? "cut-1" : "cut-0"); }
 
 static oz_status pass_open(pass *p, oz_err *err) {
     job *j = p->j;
@@ -366,8 +362,8 @@ static oz_status pass_open(pass *p, oz_err *err) {
     OZ_TRY(oz_big_new((void **)&p->x, live_bytes(p, p->from, j->longest), "activations", err));
     OZ_TRY(oz_big_new((void **)&p->y, live_bytes(p, p->to, j->longest), "activations", err));
     p->has_in = j->layer > 0 || p->from;
-    if (p->has_in) OZ_TRY(oz_rows_open(&p->in, waiting_path(j, p->from), false, err));
-    return p->has_out ? oz_rows_open(&p->out, p->to ? waiting_path(j, p->to) : residual_path(j, j->layer + 1, ".new"), true, err) : OZ_OK;
+    if (p->has_in) OZ_TRY(oz_rows_open(&p->in, p->from ? cut_path(j, j->file) : residual_path(j, j->layer, ""), false, err));
+    return p->has_out ? oz_rows_open(&p->out, p->to ? cut_path(j, !j->file) : residual_path(j, j->layer + 1, ".new"), true, err) : OZ_OK;
 }
 
 static void pass_close(pass *p) {
@@ -652,10 +648,7 @@ static oz_status sequences_go_on(job *j, oz_model *m, oz_err *err) {
     const bool is_start = j->cut && oz_model_cut_at(m, j->cut).is_start;
     if (!j->cut && j->layer + 1 == j->n_layers) return OZ_OK;
     OZ_TRY(sequences_run(j, m, &(pass){.from = j->waits, .to = j->cut, .tap = j->cut > 0, .has_out = !is_start}, err));
-    char *spent = waiting_path(j, j->waits);
-    if (j->waits) unlink(spent);
-    oz_free(spent);
-    if (!is_start) j->waits = j->cut;
+    if (!is_start) j->waits = j->cut, j->file = !j->file;
     return OZ_OK;
 }
 

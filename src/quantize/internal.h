@@ -218,7 +218,7 @@ void oz_work_close(oz_work *w);
 char *oz_work_path(const oz_work *w, const char *name); /* oz_free */
 
 typedef struct oz_rows_file { int fd; char *path; } oz_rows_file;
-oz_status oz_rows_open(oz_rows_file *f, char *path, bool create, oz_err *err); /* takes path */
+oz_status oz_rows_open(oz_rows_file *f, char *path, bool create, oz_err *err); /* takes path. create: or to be written over, which spares the pages of a new file */
 void oz_rows_close(oz_rows_file *f);
 oz_status oz_rows_read(const oz_rows_file *f, void *dst, size_t offset, size_t n, oz_err *err);
 oz_status oz_rows_write(const oz_rows_file *f, const void *src, size_t offset, size_t n, oz_err *err);

@@ -180,7 +180,7 @@ void oz_work_close(oz_work *w) {
 /* ---- files of rows ---- */
 
 oz_status oz_rows_open(oz_rows_file *f, char *path, bool create, oz_err *err) {
-    *f = (oz_rows_file){.path = path, .fd = open(path, create ? O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666)};
+    *f = (oz_rows_file){.path = path, .fd = open(path, create ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666)};
     if (f->fd >= 0) return OZ_OK;
     oz_status st = io_error(err, path, create ? "cannot create" : "cannot open");
     oz_rows_close(f);
