@@ -413,12 +413,13 @@ static oz_status model_open(oz_model **m, job *j, const oz_ckpt *c, oz_err *err)
                                                             .pending = is_pending, .pending_arg = j}, err);
 }
 
-/* Of a tap, as far as modules that are quantized read it. kept: rows of the sample; none: a sample for static scales, and Hessians. */
-static oz_status input_new(job *j, const oz_tap *t, int64_t kept, oz_err *err) {
-    input in = {.sampled = kept > 0};
+/* Of a tap, as far as modules that are quantized read it. kept: rows of the sample; hessians: where GPTQ needs them. */
+static oz_status input_new(job *j, const oz_tap *t, int64_t kept, bool hessians, oz_err *err) {
+    input in = {.n_items = 0};
     for (int k = 0; k < t->n_modules; k++)
         if ((in.items[in.n_items] = item_of(j, j->layer, t->modules[k]))) in.n_items++;
-    for (int k = 0; k < in.n_items; k++) in.gptq = in.gptq || (in.items[k]->gptq && !kept), in.sampled = in.sampled || in.items[k]->scheme.static_input;
+    for (int k = 0; k < in.n_items; k++) in.gptq = in.gptq || (in.items[k]->gptq && hessians), in.sampled = in.sampled || in.items[k]->scheme.static_input;
+    in.sampled = in.sampled || (kept > 0 && !in.gptq);
     if (!in.n_items) return OZ_OK;
     oz_grow((void **)&j->inputs, &j->cap_inputs, j->n_inputs + 1, sizeof *j->inputs);
     input *put = &j->inputs[j->n_inputs++];
@@ -427,10 +428,10 @@ static oz_status input_new(job *j, const oz_tap *t, int64_t kept, oz_err *err) {
     return in.sampled ? oz_sample_init(&put->sample, t->width, kept, t->modules[0], err) : OZ_OK;
 }
 
-static oz_status inputs_new(job *j, const oz_model *m, const oz_cut *cut, int64_t kept, oz_err *err) {
+static oz_status inputs_new(job *j, const oz_model *m, const oz_cut *cut, int64_t kept, bool hessians, oz_err *err) {
     for (size_t i = cut->tap0; i < cut->tap0 + cut->n_taps; i++) {
         const oz_tap t = oz_model_tap_at(m, i);
-        OZ_TRY(input_new(j, &t, kept, err));
+        OZ_TRY(input_new(j, &t, kept, hessians, err));
     }
     return OZ_OK;
 }
@@ -544,6 +545,12 @@ static oz_status input_factor(oz_factor *f, job *j, input *in, oz_err *err) {
     return OZ_OK;
 }
 
+/* To nearest; clipped, where the method does that and some token reached it. */
+static oz_status item_round(job *j, oz_quantize_item *it, const input *in, oz_err *err) {
+    const bool clips = j->q->transform && j->q->transform->clips && oz_clip_fits(&it->scheme) && in->sample.n > 0;
+    return clips ? oz_clip_write(&j->stream, &(oz_reader){it, &in->sample}, j->q->model_dtype, err) : oz_quantize_write_item(j->q, it, &j->stream, err);
+}
+
 static oz_status input_quantize(job *j, input *in, oz_err *err) {
     oz_factor f = {0};
     if (in->gptq) OZ_TRY(input_factor(&f, j, in, err));
@@ -551,7 +558,7 @@ static oz_status input_quantize(job *j, input *in, oz_err *err) {
     for (int k = 0; st == OZ_OK && k < in->n_items; k++) {
         oz_quantize_item *it = in->items[k];
         if (it->scheme.static_input) st = input_scale(it, j, in, err);
-        if (st == OZ_OK) st = it->gptq ? item_gptq(j, it, in, &f, err) : oz_quantize_write_item(j->q, it, &j->stream, err);
+        if (st == OZ_OK) st = it->gptq ? item_gptq(j, it, in, &f, err) : item_round(j, it, in, err);
         it->made = st == OZ_OK;
     }
     oz_factor_deinit(&f);
@@ -606,7 +613,7 @@ static oz_status survey(job *j, oz_err *err) {
     oz_model *m;
     OZ_TRY(model_open(&m, j, j->q->ckpt, err));
     const oz_cut all = {.tap0 = 0, .n_taps = oz_model_tap_count(m)};
-    oz_status st = inputs_new(j, m, &all, rows_kept(m), err);
+    oz_status st = inputs_new(j, m, &all, rows_kept(m), false, err);
     if (st == OZ_OK) st = sequences_run(j, m, &(pass){.tap = true}, err);
     oz_model_close(&m);
     return st;
@@ -634,9 +641,10 @@ static void scales_forget(job *j) {
 /* To the next cut where something is to be quantized; 0: none is left. */
 static oz_status next_cut(job *j, const oz_model *m, oz_err *err) {
     const int n = oz_model_cut_count(m);
+    const int64_t kept = j->q->transform && j->q->transform->clips ? rows_kept(m) : 0;
     while (++j->cut <= n) {
         const oz_cut cut = oz_model_cut_at(m, j->cut);
-        OZ_TRY(inputs_new(j, m, &cut, 0, err));
+        OZ_TRY(inputs_new(j, m, &cut, kept, true, err));
         if (j->n_inputs) return OZ_OK;
     }
     j->cut = 0;

@@ -77,13 +77,26 @@ void oz_sample_add(oz_sample *s, const float *rows, int64_t n);
 /* ---- the choice of scales (smooth.c) ---- */
 /* A way to choose: a row of a table (method.c). */
 typedef struct oz_fold_stats { int64_t n; float *x_max, *x_mean, *w_max, *w_mean; /* [n], of a scale's columns; w_mean of magnitudes relative to their group's largest */ } oz_fold_stats;
-struct oz_transform { const char *name, *title; void (*scales)(float *s, const oz_fold_stats *st, double strength, int variant); int n_variants; };
+struct oz_transform { const char *name, *title; void (*scales)(float *s, const oz_fold_stats *st, double strength, int variant); int n_variants; bool clips; /* before rounding to nearest */ };
 typedef struct oz_method { const oz_transform *transform; /* or NULL */ bool gptq; } oz_method;
 oz_status oz_method_parse(oz_method *out, const char *text, oz_err *err); /* NULL: to nearest. OZ_E_USAGE */
 typedef struct oz_reader { const oz_quantize_item *item; const oz_sample *sample; } oz_reader;
-/* Scales for a fold, settled, and what there is to say of them: {fold, modules, strength, before, after}: errors of the readers' outputs on their samples, rounded to nearest, relative to the outputs. */
+/* A reader as balance.c sees it. */
+typedef struct oz_balance {
+    int64_t n, n_tok, rows, cols, group; /* scales; group: columns that share a step */
+    const int32_t *scale_of;             /* [cols] */
+    const float *x, *w;                  /* [n_tok, cols], [rows, cols]: some of its rows */
+    const double *x_squares, *w_squares; /* [cols], [n]: sums over them */
+    double input_step, weight_step;      /* of the largest magnitude; input_step 0: inputs are not rounded */
+    double weight;                       /* of its squared error */
+} oz_balance;
+void oz_balance_run(float *s, const oz_balance *readers, size_t n_readers, int steps, oz_pool *pool);
+/* Scales for a fold, settled, and what there is to say of them: {fold, modules, strength, balanced, before, after}: errors of the readers' outputs on their samples, rounded to nearest, relative to the outputs. */
 oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const oz_quantize_fold *f, const oz_reader *readers, size_t n, oz_pool *pool, oz_err *err);
 
+/* Writes a module rounded to nearest, the range of each group clipped as costs its output on the sample (n > 0 rows, of inputs behind its fold) least. For schemes with a scale of its own for each row. */
+bool oz_clip_fits(const oz_scheme *s);
+oz_status oz_clip_write(oz_stream *s, const oz_reader *r, oz_dtype model_dtype, oz_err *err);
 /* The scale and zero point of static inputs, of what the samples show behind the items' folds; one for all. */
 oz_status oz_input_scale(float *scale, float *zero, const oz_reader *readers, size_t n, oz_dtype model_dtype, oz_err *err);
 

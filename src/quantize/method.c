@@ -17,7 +17,7 @@ static void awq(float *s, const oz_fold_stats *st, double strength, int variant)
     }
 }
 
-static const oz_transform transforms[] = {{"smoothquant", "SmoothQuant", smoothquant, 1}, {"awq", "AWQ", awq, 2}};
+static const oz_transform transforms[] = {{"smoothquant", "SmoothQuant", smoothquant, 1, false}, {"awq", "AWQ", awq, 2, true}};
 static const struct { const char *name; bool gptq; } roundings[] = {{"rtn", false}, {"gptq", true}};
 enum { N_TRANSFORMS = sizeof transforms / sizeof *transforms, N_ROUNDINGS = sizeof roundings / sizeof *roundings };
 

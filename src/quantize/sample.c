@@ -32,7 +32,11 @@ static void keep(oz_sample *s, const float *row) {
 
 void oz_sample_add(oz_sample *s, const float *rows, int64_t n) {
     for (int64_t i = 0; i < n; i++, rows += s->width, s->seen++) {
-        for (int64_t c = 0; c < s->width; c++) s->min[c] = fminf(s->min[c], rows[c]), s->max[c] = fmaxf(s->max[c], rows[c]), s->sum[c] += (double)fabsf(rows[c]);
+        for (int64_t c = 0; c < s->width; c++) {
+            const float v = rows[c];
+            s->min[c] = s->min[c] <= v ? s->min[c] : v, s->max[c] = s->max[c] >= v ? s->max[c] : v;
+            s->sum[c] += (double)fabsf(v);
+        }
         if (s->cap > 1 && s->seen % s->stride == 0) keep(s, rows);
     }
 }

@@ -1,6 +1,7 @@
-/* The choice of a fold's scales. Candidates are tried on what they are for: the readers' columns are multiplied and rounded to nearest as their scheme says, rows that they read on the
- * calibration text are divided and rounded as it says of inputs, and the outputs are held against those of the original. Each reader's squared error counts relative to its
- * output's squares, by the tokens that reach it; nothing moved at all is a candidate too.
+/* The choice of a fold's scales: by the method's formula with several strengths, and from the best of these on by balance.c, unless a strength is given. Candidates are tried on what they are
+ * for: the readers' columns are multiplied and rounded to nearest as their scheme says, rows that they read on the calibration text are divided and rounded as it says of inputs, and the outputs
+ * are held against those of the original. A token's squared error counts relative to the square of its own output (and of the usual one, for those that hardly have any): otherwise few tokens
+ * with outputs a thousand times larger than all others, whose errors a norm divides away, would decide for all. Readers count by the tokens that reach them; nothing moved at all is a candidate too.
  *
  * A unit of work is a band of some rows of one reader on all of its rows of inputs: products of a fixed size, so that threads do not show in the result. */
 #include <cblas.h>
@@ -10,7 +11,7 @@
 #include "base/mem.h"
 #include "quantize/internal.h"
 
-enum { BAND = 32, STRENGTHS = 20 };
+enum { BAND = 32, STRENGTHS = 10 };
 
 /* A reader under trial. */
 typedef struct trial {
@@ -19,7 +20,8 @@ typedef struct trial {
     oz_round input;         /* how its inputs are rounded; bits 0: not at all */
     int64_t band;           /* rows of a unit */
     int64_t unit0, n_units;
-    float *x, *y;           /* [n, cols] inputs, divided and rounded; [rows, n] the original's outputs, turned */
+    float *x, *y;           /* [n, cols] inputs, divided and rounded; [rows, n] the original's outputs, turned; both times */
+    float *token;           /* [n] what a token counts */
     float *by;              /* [cols] the candidate */
     float scale, zero;      /* where all rows share one */
     float in_scale, in_zero; /* of a static input */
@@ -76,7 +78,7 @@ static oz_status unit_run(const search *s, int64_t unit, float *scratch, oz_err 
         s->ends[2 * unit] = min, s->ends[2 * unit + 1] = max;
         return OZ_OK;
     }
-    if (s->phase == ERRORS) OZ_TRY(band_round(w, more, t, rows, err));
+    if (s->phase == ERRORS && band_round(w, more, t, rows, err) != OZ_OK) return oz_err_prefix(err, "%s: rows %lld to %lld", it->arch->module, (long long)row0, (long long)(row0 + rows - 1));
     const float *x = s->phase == OUTPUTS ? t->reader->sample->rows : t->x;
     float *out = s->phase == OUTPUTS ? y : more;
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n, (int)cols, 1.0f, w, (int)cols, x, (int)cols, 0.0f, out, (int)n);
@@ -114,6 +116,7 @@ static void inputs_divide(void *arg, int thread, int64_t begin, int64_t end) {
         float *to = t->x + i * cols;
         for (int64_t c = 0; c < cols; c++) to[c] = from[c] / t->by[c];
         if (t->input.bits) oz_act_round(to, to, cols, &t->input);
+        for (int64_t c = 0; c < cols; c++) to[c] *= t->token[i];
     }
 }
 
@@ -126,7 +129,7 @@ oz_status oz_input_scale(float *scale, float *zero, const oz_reader *readers, si
     for (size_t i = 0; i < n; i++)
         for (int64_t c = 0; c < readers[i].sample->width; c++) {
             const float by = readers[i].item->cols_by ? readers[i].item->cols_by[c] : 1, lo = readers[i].sample->min[c] / by, hi = readers[i].sample->max[c] / by;
-            finite = finite && isfinite(lo) && isfinite(hi);
+            finite = finite && isfinite(readers[i].sample->sum[c]) && isfinite(lo) && isfinite(hi);
             min = fminf(min, lo), max = fmaxf(max, hi);
         }
     OZ_NEED(finite, err, OZ_E_FORMAT, "%s: its inputs on the calibration text are not finite", it->arch->module);
@@ -230,25 +233,45 @@ static oz_status trial_init(trial *t, const oz_reader *r, search *s, oz_dtype mo
     const int64_t out = t->band * r->sample->n, rounding = 3 * a->cols, scratch = t->band * a->cols + (out > rounding ? out : rounding);
     if (scratch > s->scratch) s->scratch = scratch;
     t->by = oz_alloc_array((size_t)a->cols, sizeof *t->by);
+    t->token = oz_alloc_array((size_t)r->sample->n, sizeof *t->token);
     OZ_TRY(oz_big_new((void **)&t->x, (size_t)(r->sample->n * a->cols) * sizeof(float), a->module, err));
     return oz_big_new((void **)&t->y, (size_t)(r->sample->n * a->rows) * sizeof(float), a->module, err);
+}
+
+/* The usual square of an output: the geometric mean, of those that are not zero. */
+static void tokens_weigh(trial *t) {
+    const int64_t n = t->reader->sample->n, rows = t->reader->item->arch->rows;
+    double *squares = oz_alloc_array((size_t)n, sizeof *squares), logs = 0, all = 0;
+    int64_t live = 0;
+    for (int64_t i = 0; i < rows * n; i++) squares[i % n] += (double)t->y[i] * (double)t->y[i];
+    for (int64_t k = 0; k < n; k++)
+        if (squares[k] > 0) logs += log(squares[k]), live++;
+    const double usual = live ? exp(logs / (double)live) : 1;
+    for (int64_t k = 0; k < n; k++) t->token[k] = (float)(1 / sqrt(squares[k] + usual)), all += squares[k] / (squares[k] + usual);
+    for (int64_t i = 0; i < rows * n; i++) t->y[i] *= t->token[i % n];
+    t->weight = all > 0 ? (double)t->reader->sample->seen / all : 0;
+    oz_free(squares);
+}
+
+static oz_status inputs_check(const oz_reader *r, oz_err *err) {
+    for (int64_t c = 0; c < r->sample->width; c++)
+        OZ_NEED(isfinite(r->sample->sum[c]), err, OZ_E_FORMAT, "%s: the calibration text gives activations that are not finite, the first in column %lld", r->item->arch->module, (long long)c);
+    return OZ_OK;
 }
 
 static oz_status search_init(search *s, const oz_reader *readers, size_t n, const oz_quantize *q, oz_err *err) {
     const size_t n_threads = (size_t)oz_pool_threads(s->pool);
     s->trials = oz_alloc_array(n, sizeof *s->trials);
-    for (size_t i = 0; i < n; i++) OZ_TRY(trial_init(&s->trials[s->n++], &readers[i], s, q->model_dtype, err));
+    for (size_t i = 0; i < n; i++) {
+        OZ_TRY(inputs_check(&readers[i], err));
+        OZ_TRY(trial_init(&s->trials[s->n++], &readers[i], s, q->model_dtype, err));
+    }
     OZ_TRY(oz_big_new((void **)&s->mem, n_threads * (size_t)s->scratch * sizeof(float), readers[0].item->arch->module, err));
     s->sums = oz_alloc_array((size_t)s->n_units, sizeof *s->sums);
     s->ends = oz_alloc_array((size_t)s->n_units * 2, sizeof *s->ends);
     s->errs = oz_alloc_array(n_threads, sizeof *s->errs);
     OZ_TRY(phase_run(s, OUTPUTS, err));
-    for (size_t i = 0; i < n; i++) {
-        trial *t = &s->trials[i];
-        double sum = 0;
-        for (int64_t u = t->unit0; u < t->unit0 + t->n_units; u++) sum += s->sums[u];
-        t->weight = sum > 0 ? (double)t->reader->sample->seen / sum : 0;
-    }
+    for (size_t i = 0; i < n; i++) tokens_weigh(&s->trials[i]);
     return OZ_OK;
 }
 
@@ -257,6 +280,7 @@ static void search_deinit(search *s) {
         oz_big_free(s->trials[i].x);
         oz_big_free(s->trials[i].y);
         oz_free(s->trials[i].by);
+        oz_free(s->trials[i].token);
     }
     oz_big_free(s->mem);
     oz_free(s->trials);
@@ -265,7 +289,66 @@ static void search_deinit(search *s) {
     oz_free(s->errs);
 }
 
-typedef struct found { double before, after, strength; int variant; } found;
+typedef struct found { double before, after, strength; bool balanced; } found;
+
+/* ---- balance: from the best candidate on ---- */
+
+enum { BALANCE_ROWS = 512 };
+
+static double code_steps(const trial *t) {
+    const oz_codec_info *codec = oz_codec_get(t->rtn.codec);
+    return 1.0 / (t->rtn.bits ? (1 << t->rtn.bits) - 1 : codec->code_max - codec->code_min) * 2;
+}
+
+static void balance_init(oz_balance *b, const trial *t, const oz_fold *f) {
+    const oz_quantize_item *it = t->reader->item;
+    const oz_sample *x = t->reader->sample;
+    const int64_t cols = it->arch->cols, every = (it->arch->rows + BALANCE_ROWS - 1) / BALANCE_ROWS, rows = (it->arch->rows + every - 1) / every;
+    float *w = oz_alloc_array((size_t)(rows * cols), sizeof *w);
+    double *x_squares = oz_alloc_array((size_t)cols, sizeof *x_squares), *w_squares = oz_alloc_array((size_t)f->n, sizeof *w_squares);
+    int32_t *scale_of = oz_alloc_array((size_t)cols, sizeof *scale_of);
+    float *rows_x = oz_alloc_array((size_t)(x->n * cols), sizeof *rows_x);
+    for (int64_t i = 0; i < x->n * cols; i++) rows_x[i] = x->rows[i] * t->token[i / cols];
+    for (int64_t c = 0; c < cols; c++) scale_of[c] = (int32_t)oz_fold_scale(f, c);
+    for (int64_t r = 0; r < rows; r++) oz_item_fill((void *)it, w + r * cols, r * every * cols, cols);
+    for (int64_t i = 0; i < rows * cols; i++) w_squares[scale_of[i % cols]] += (double)w[i] * (double)w[i];
+    for (int64_t i = 0; i < x->n * cols; i++) x_squares[i % cols] += (double)rows_x[i] * (double)rows_x[i];
+    *b = (oz_balance){.n = f->n, .n_tok = x->n, .rows = rows, .cols = cols, .group = t->rtn.group_size > 0 ? t->rtn.group_size : cols, .scale_of = scale_of, .x = rows_x, .w = w,
+                      .x_squares = x_squares, .w_squares = w_squares, .input_step = t->input.bits ? 2.0 / ((1 << t->input.bits) - 2) : 0, .weight_step = code_steps(t), .weight = t->weight * (double)every};
+}
+
+static void balance_deinit(oz_balance *b) {
+    oz_free((void *)b->scale_of);
+    oz_free((void *)b->x);
+    oz_free((void *)b->w);
+    oz_free((void *)b->x_squares);
+    oz_free((void *)b->w_squares);
+}
+
+/* best: replaced where the real rounding finds a better one on the way. */
+static oz_status balance_try(float *best, found *out, search *s, const oz_quantize *q, const oz_quantize_fold *f, oz_err *err) {
+    enum { ROUNDS = 3, STEPS = 12 };
+    const size_t n = (size_t)f->of->n;
+    float *at = oz_alloc_array(2 * n, sizeof *at), *settled = at + n;
+    oz_balance *b = oz_alloc_array(s->n, sizeof *b);
+    oz_status st = OZ_OK;
+    for (size_t i = 0; i < s->n; i++) balance_init(&b[i], &s->trials[i], f->of);
+    memcpy(at, best, n * sizeof *at);
+    for (int round = 0; round < ROUNDS && st == OZ_OK; round++) {
+        double loss;
+        oz_balance_run(at, b, s->n, STEPS, s->pool);
+        memcpy(settled, at, n * sizeof *at);
+        oz_fold_settle(settled, q, f);
+        st = loss_of(&loss, s, settled, q, f, err);
+        if (st != OZ_OK || !(loss < out->after)) continue;
+        out->after = loss, out->balanced = true;
+        memcpy(best, settled, n * sizeof *best);
+    }
+    for (size_t i = 0; i < s->n; i++) balance_deinit(&b[i]);
+    oz_free(b);
+    oz_free(at);
+    return st;
+}
 
 static oz_status candidates_try(float *best, found *out, search *s, const oz_quantize *q, const oz_quantize_fold *f, oz_err *err) {
     oz_fold_stats stats;
@@ -273,6 +356,7 @@ static oz_status candidates_try(float *best, found *out, search *s, const oz_qua
     float *scales = oz_alloc_array(n, sizeof *scales);
     stats_new(&stats, s, f->of);
     oz_status st = loss_of(&out->before, s, best, q, f, err);
+    if (st == OZ_OK && !isfinite(out->before)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "the errors of what reads it are beyond 32-bit floats: expected smaller weights or inputs; --ignore leaves a module as it is");
     out->after = q->strength > 0 ? INFINITY : out->before;
     for (int v = 0; v < q->transform->n_variants; v++)
         for (int i = 1; i <= STRENGTHS && st == OZ_OK; i++) {
@@ -282,9 +366,10 @@ static oz_status candidates_try(float *best, found *out, search *s, const oz_qua
             q->transform->scales(scales, &stats, strength, v);
             oz_fold_settle(scales, q, f);
             if ((st = loss_of(&loss, s, scales, q, f, err)) != OZ_OK || !(loss < out->after)) continue;
-            *out = (found){out->before, loss, strength, v};
+            *out = (found){out->before, loss, strength, false};
             memcpy(best, scales, n * sizeof *best);
         }
+    if (st == OZ_OK && !(q->strength > 0)) st = balance_try(best, out, s, q, f, err);
     oz_free(stats.x_max);
     oz_free(scales);
     return st;
@@ -302,7 +387,7 @@ oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const
     if (st != OZ_OK) return st == OZ_E_INTERRUPTED ? st : oz_err_prefix(err, "%s", from);
     json_t *names = json_array();
     for (size_t i = 0; i < f->of->n_to; i++) json_array_append_new(names, json_string(q->items[f->of->to[i]].arch->module));
-    *entry = json_pack("{s:s, s:o, s:f, s:f, s:f}", "fold", from, "modules", names, "strength", r.strength, "before", r.before, "after", r.after);
-    oz_log_info("%s: scales by strength %.2f: output error %.4g, without them %.4g", from, r.strength, r.after, r.before);
+    *entry = json_pack("{s:s, s:o, s:f, s:b, s:f, s:f}", "fold", from, "modules", names, "strength", r.strength, "balanced", r.balanced, "before", r.before, "after", r.after);
+    oz_log_info("%s: scales by strength %.2f%s: output error %.4g, without them %.4g", from, r.strength, r.balanced ? ", balanced" : "", r.after, r.before);
     return OZ_OK;
 }
