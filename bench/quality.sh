@@ -25,12 +25,14 @@ fi
 rows='W8A16-rtn|W8A16|rtn|0.00323|0.0030|0.0026
 W8A16|W8A16|gptq|0.00323|0.0030|0.0026
 W8A8|W8A8|gptq|0.01467|0.0140|0.0100
+W8A8-smooth-rtn|W8A8|smoothquant|0.01467|0.0140|0.0100
 W8A8-smooth|W8A8|smoothquant+gptq|0.01467|0.0140|0.0100
 FP8|FP8_DYNAMIC|gptq|0.02876|0.0270|0.0200
 FP8-smooth|FP8_DYNAMIC|smoothquant+gptq|0.02876|0.0270|0.0200
 W4A16|W4A16 --group-size 64|gptq|0.21597|0.200|0.150
 W4A16-awq|W4A16 --group-size 64|awq+gptq|0.21597|0.200|0.150
 W4A16_ASYM|W4A16_ASYM --group-size 64|gptq|0.14314|0.135|0.100
+W4A16_ASYM-awq-rtn|W4A16_ASYM --group-size 64|awq|0.16283|0.163|0.100
 W4A16_ASYM-awq|W4A16_ASYM --group-size 64|awq+gptq|0.14314|0.135|0.100'
 
 TIMEFORMAT='%U %S'

@@ -83,7 +83,7 @@ for m in qwen2 phi3 gemma2 mixtral deepseek_v2 jamba; do
         set -- $s
         g= && [ $1 = W4A16_ASYM ] && g='--group-size 16'
         [ $m = jamba ] && [ -n "$g" ] && set -- W8A16 awq && g=
-        s $m -o "$T/$m-$1" --scheme $1 $g --method $2 --json >"$T/r.json" 2>"$T/err" || { echo "not ok $m $1" && head -3 "$T/err"; }
+        s $m -o "$T/$m-$1" --num-calibration-samples 8 --max-seq-length 48 --scheme $1 $g --method $2 --json >"$T/r.json" 2>"$T/err" || { echo "not ok $m $1" && head -3 "$T/err"; }
         same "$m $1: folds" true "$(json "$T/r.json" '[.errors[] | select(.fold)] | length > 5 and (map(.after <= .before) | all)')"
         ok "$m $1: runs" $OUNCE logits "$T/$m-$1" --ids "$T/ids" -o "$T/logits.safetensors" -q
     done
