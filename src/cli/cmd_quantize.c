@@ -62,7 +62,7 @@ static const oz_opt_cmd *describe(void) {
                           "--scheme, where it is given, is the least. Modules that vLLM runs as one (q, k, v; gate, up; a layer's experts) share a choice. What the leanest scheme does to the model is measured for each "
                           "of them alone, as a KL divergence over 8 sequences of the calibration text; another scheme is expected to do that times the ratio of errors at the modules' outputs, on 16 sequences. "
                           "It goes with every method, and the result is an ordinary checkpoint with a group a scheme.\n\n"
-                          "--recipe takes llm-compressor's recipes: stages of modifiers, of which QuantizationModifier (round to nearest) and GPTQModifier are done, each with targets, ignore and "
+                          "--recipe takes llm-compressor's recipes: stages of modifiers, of which QuantizationModifier (round to nearest) and GPTQModifier are done, behind at most one of SmoothQuantModifier and AWQModifier (without mappings), each with targets, ignore and "
                           "scheme (a name in llm-compressor's meaning, where W8A16 has groups of 128), or config_groups with weights and input_activations: num_bits, type, symmetric, strategy, "
                           "group_size, block_structure, dynamic, and a format. As there, Linear reaches lm_head unless it is ignored, and of several targets the most specific one counts. Modifiers may be mixed; "
                           "static inputs (dynamic: false) are calibrated. What is not known, or would be done otherwise here, is an error with its path; what vLLM would refuse of the result is a warning.\n\nSchemes:\n");

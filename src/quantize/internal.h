@@ -48,8 +48,8 @@ struct oz_quantize {
 oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err);
 
 /* A modifier of a recipe (recipe.c). config: config_groups and ignore, as in a quantization_config. */
-typedef struct oz_modifier { char *path; bool gptq; double dampening; const char *preset; json_t *targets, *config; } oz_modifier;
-struct oz_recipe { json_t *json; oz_modifier *items; size_t n, cap; double dampening; /* of those that are GPTQ */ };
+typedef struct oz_modifier { char *path; bool gptq, moves /* scales, and rounds nothing */; double dampening, strength; const char *preset; json_t *targets, *config; } oz_modifier;
+struct oz_recipe { json_t *json; oz_modifier *items; size_t n, cap; double dampening; /* of those that are GPTQ */ const oz_transform *transform; double strength; };
 
 typedef struct oz_stream oz_stream;
 /* Rounded to nearest, or kept. */

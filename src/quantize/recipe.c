@@ -1,5 +1,5 @@
-/* Recipes as llm-compressor has them, where the meaning here is the same: stages of modifiers, of which QuantizationModifier (rounding to nearest)
- * and GPTQModifier are run. A modifier becomes what a quantization_config has, config_groups and ignore, and is resolved by the same rules; what it says
+/* Recipes as llm-compressor has them, where the meaning here is the same: stages of modifiers, of which those of a table are run: QuantizationModifier (rounding to nearest),
+ * GPTQModifier, and one of SmoothQuantModifier and AWQModifier, which move scales before. A modifier becomes what a quantization_config has, config_groups and ignore, and is resolved by the same rules; what it says
  * that is not known, or would be done otherwise here, is an error with its path. */
 #include <stdio.h>
 #include <string.h>
@@ -146,44 +146,80 @@ static oz_status scheme(oz_modifier *m, const json_t *v, const char *key, oz_err
     return OZ_OK;
 }
 
-static const struct { const char *key; check_fn *check; bool gptq_only; } KEYS[] = {
-    {"targets", targets, false}, {"ignore", ignore, false}, {"scheme", scheme, false}, {"config_groups", config_groups, false}, {"kv_cache_scheme", no_cache, false},
-    {"weight_observer", observer, false}, {"input_observer", observer, false}, {"output_observer", observer, false}, {"observer", observers, false}, {"bypass_divisibility_checks", only_false, false},
-    {"index", any, false}, {"group", any, false}, {"start", any, false}, {"end", any, false}, {"update", any, false},
-    {"block_size", positive, true}, {"dampening_frac", dampening, true}, {"actorder", actorder, true}, {"offload_hessians", any, true}, {"sequential_update", only_true, true},
-    {"sequential_targets", any, true},
+static oz_status strength(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    if (!json_is_number(v) || !(json_number_value(v) > 0) || json_number_value(v) > 1) WRONG("a number above 0, at most 1, or left out, which searches it");
+    m->strength = json_number_value(v);
+    return OZ_OK;
+}
+
+static oz_status no_mappings(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    OZ_FAIL(err, OZ_E_UNSUPPORTED, "%s.%s: scales move wherever that changes nothing of what the model computes; must be null, found %s", m->path, key, oz_json_show(v));
+}
+
+static oz_status no_list(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    if (!json_is_array(v) || json_array_size(v) > 0) WRONG("empty: what is ignored when weights are rounded keeps its scales, too");
+    return OZ_OK;
+}
+
+enum { RTN = 1, GPTQ = 2, SMOOTH = 4, AWQ = 8, ROUNDS = RTN | GPTQ, MOVES = SMOOTH | AWQ, ALL = ROUNDS | MOVES };
+static const struct { const char *name; int kind; const char *step; /* of --method */ } MODIFIERS[] = {
+    {"QuantizationModifier", RTN, "rtn"}, {"GPTQModifier", GPTQ, "gptq"}, {"SmoothQuantModifier", SMOOTH, "smoothquant"}, {"AWQModifier", AWQ, "awq"}};
+static const struct { const char *key; check_fn *check; int of; } KEYS[] = {
+    {"targets", targets, ROUNDS}, {"ignore", ignore, ROUNDS}, {"scheme", scheme, ROUNDS}, {"config_groups", config_groups, ROUNDS}, {"kv_cache_scheme", no_cache, ROUNDS},
+    {"weight_observer", observer, ROUNDS}, {"input_observer", observer, ROUNDS}, {"output_observer", observer, ROUNDS}, {"observer", observers, ROUNDS}, {"bypass_divisibility_checks", only_false, ROUNDS},
+    {"index", any, ALL}, {"group", any, ALL}, {"start", any, ALL}, {"end", any, ALL}, {"update", any, ALL},
+    {"block_size", positive, GPTQ}, {"dampening_frac", dampening, GPTQ}, {"actorder", actorder, GPTQ}, {"offload_hessians", any, GPTQ}, {"sequential_update", only_true, GPTQ},
+    {"sequential_targets", any, GPTQ | MOVES}, {"smoothing_strength", strength, SMOOTH}, {"mappings", no_mappings, MOVES}, {"ignore", no_list, MOVES}, {"num_calibration_steps", any, SMOOTH},
+    {"calibration_function", any, SMOOTH}, {"offload_device", any, AWQ}, {"duo_scaling", any, AWQ}, {"n_grid", any, AWQ},
 };
 
 /* ---- modifiers ---- */
 
-static oz_status key_read(oz_modifier *m, const char *key, const json_t *v, oz_err *err) {
+static oz_status key_read(oz_modifier *m, size_t type, const char *key, const json_t *v, oz_err *err) {
     size_t i = 0;
-    while (i < sizeof KEYS / sizeof *KEYS && strcmp(KEYS[i].key, key) != 0) i++;
-    OZ_NEED(i < sizeof KEYS / sizeof *KEYS && (m->gptq || !KEYS[i].gptq_only), err, OZ_E_FORMAT, "%s.%.60s: unknown key of a %s", m->path, key, m->gptq ? "GPTQModifier" : "QuantizationModifier");
+    while (i < sizeof KEYS / sizeof *KEYS && !(strcmp(KEYS[i].key, key) == 0 && (KEYS[i].of & MODIFIERS[type].kind))) i++;
+    OZ_NEED(i < sizeof KEYS / sizeof *KEYS, err, OZ_E_FORMAT, "%s.%.60s: unknown key of a %s", m->path, key, MODIFIERS[type].name);
     if (!json_is_null(v)) return KEYS[i].check(m, v, key, err);
     if (strcmp(key, "actorder") == 0)
         oz_log_warn("%s.actorder: found null; columns go by the size of their inputs all the same (\"static\"), which changes nothing in how they are stored", m->path);
     return OZ_OK;
 }
 
-static oz_status modifier_read(oz_recipe *r, const char *path, const char *type, const json_t *v, oz_err *err) {
-    const bool gptq = strcmp(type, "GPTQModifier") == 0;
-    OZ_NEED(gptq || strcmp(type, "QuantizationModifier") == 0, err, OZ_E_UNSUPPORTED, "%s: modifiers that are done here are QuantizationModifier and GPTQModifier", path);
-    OZ_NEED(json_is_object(v), err, OZ_E_FORMAT, "%s: must be an object, found %s", path, oz_json_show(v));
-    oz_grow((void **)&r->items, &r->cap, r->n + 1, sizeof *r->items);
-    oz_modifier *m = &r->items[r->n++];
-    *m = (oz_modifier){.path = oz_strdup(path), .gptq = gptq, .dampening = OZ_DAMPENING, .config = json_object()};
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)v, key, value) OZ_TRY(key_read(m, key, value, err));
-    OZ_NEED(!m->preset || !json_object_get(m->config, "config_groups"), err, OZ_E_FORMAT, "%s: scheme and config_groups both say what to do", path);
+/* What is rounded, and to what. */
+static oz_status groups_take(oz_modifier *m, oz_err *err) {
+    OZ_NEED(!m->preset || !json_object_get(m->config, "config_groups"), err, OZ_E_FORMAT, "%s: scheme and config_groups both say what to do", m->path);
     if (m->preset) {
         json_t *groups = json_object();
         json_object_set_new(groups, m->preset, m->targets ? json_incref(m->targets) : json_pack("[s]", "Linear"));
         json_object_set_new(m->config, "config_groups", groups);
     }
-    OZ_NEED(json_object_get(m->config, "config_groups"), err, OZ_E_FORMAT, "%s: expected a scheme or config_groups, found neither", path);
+    OZ_NEED(json_object_get(m->config, "config_groups"), err, OZ_E_FORMAT, "%s: expected a scheme or config_groups, found neither", m->path);
     return OZ_OK;
+}
+
+/* Before anything is rounded, and once. */
+static oz_status transform_take(oz_recipe *r, const oz_modifier *m, const char *step, oz_err *err) {
+    oz_method method;
+    OZ_TRY(oz_method_parse(&method, step, err));
+    OZ_NEED(!r->transform, err, OZ_E_UNSUPPORTED, "%s: scales are moved once, and a modifier before does that", m->path);
+    OZ_NEED(r->n == 1, err, OZ_E_UNSUPPORTED, "%s: scales are moved before weights are rounded: expected it first", m->path);
+    r->transform = method.transform, r->strength = m->strength;
+    return OZ_OK;
+}
+
+static oz_status modifier_read(oz_recipe *r, const char *path, const char *name, const json_t *v, oz_err *err) {
+    const size_t n = sizeof MODIFIERS / sizeof *MODIFIERS;
+    size_t type = 0;
+    while (type < n && strcmp(MODIFIERS[type].name, name) != 0) type++;
+    OZ_NEED(type < n, err, OZ_E_UNSUPPORTED, "%s: modifiers that are done here are QuantizationModifier, GPTQModifier, SmoothQuantModifier and AWQModifier", path);
+    OZ_NEED(json_is_object(v), err, OZ_E_FORMAT, "%s: must be an object, found %s", path, oz_json_show(v));
+    oz_grow((void **)&r->items, &r->cap, r->n + 1, sizeof *r->items);
+    oz_modifier *m = &r->items[r->n++];
+    *m = (oz_modifier){.path = oz_strdup(path), .gptq = MODIFIERS[type].kind == GPTQ, .moves = MODIFIERS[type].kind & MOVES, .dampening = OZ_DAMPENING, .config = json_object()};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)v, key, value) OZ_TRY(key_read(m, type, key, value, err));
+    return m->moves ? transform_take(r, m, MODIFIERS[type].step, err) : groups_take(m, err);
 }
 
 static oz_status stage_read(oz_recipe *r, const char *path, const json_t *stage, oz_err *err) {
@@ -215,7 +251,7 @@ static oz_status stages_read(oz_recipe *r, const char *file, oz_err *err) {
         oz_free(path);
         OZ_TRY(st);
     }
-    OZ_NEED(r->n > 0, err, OZ_E_FORMAT, "%s: expected modifiers, found none", file);
+    OZ_NEED(r->n > (r->transform != NULL), err, OZ_E_FORMAT, "%s: expected modifiers%s, found none", file, r->transform ? " that round" : "");
     for (size_t i = 0; i < r->n; i++) {
         for (size_t k = 0; k < i; k++)
             OZ_NEED(!r->items[i].gptq || !r->items[k].gptq || r->items[i].dampening == r->items[k].dampening, err, OZ_E_UNSUPPORTED, "%s.dampening_frac: must be that of %s, %g, found %g",

@@ -111,7 +111,23 @@ bad() { # NAME TEXT MODIFIER [TYPE]
 }
 bad 'unknown key' '.sheme: unknown key' '   {sheme: W8A8}'
 bad 'a key of the other' '.block_size: unknown key of a QuantizationModifier' '   {scheme: W8A8, block_size: 128}'
-bad 'unknown modifier' ': modifiers that are done here are' '   {smoothing_strength: 0.8}' SmoothQuantModifier
+bad 'unknown modifier' ': modifiers that are done here are' '   {sparsity: 0.5}' SparseGPTModifier
+recipe '   {smoothing_strength: 0.8}' SmoothQuantModifier
+fails 'nothing that rounds' 1 'x.yaml: expected modifiers that round, found none' q --recipe "$T/x.yaml"
+bad 'mappings' '.mappings: scales move wherever that changes nothing' '   {mappings: [[["re:.*q_proj"], "re:.*input_layernorm"]]}' SmoothQuantModifier
+bad 'a strength' '.smoothing_strength: must be a number above 0' '   {smoothing_strength: 1.5}' SmoothQuantModifier
+bad 'a key of another' '.n_grid: unknown key of a SmoothQuantModifier' '   {n_grid: 20}' SmoothQuantModifier
+
+# Scales that move, then rounding: what --method does.
+printf '%s\n' 's_stage:' ' m_modifiers:' '  SmoothQuantModifier: {smoothing_strength: 0.8, mappings: null}' '  GPTQModifier: {scheme: W8A8, ignore: [lm_head]}' >"$T/x.yaml"
+c --recipe "$T/x.yaml" --max-seq-length 16 >"$T/out" 2>&1 && mv "$T/o" "$T/by-recipe" && c --scheme W8A8 --method smoothquant+gptq --smoothing-strength 0.8 --max-seq-length 16 >"$T/out" 2>&1
+ok 'SmoothQuantModifier and GPTQModifier: the bytes of smoothquant+gptq' cmp "$T/by-recipe/model.safetensors" "$T/o/model.safetensors"
+same 'recorded' '["recipe","smoothquant",0.8]' "$(jq -c '[.method, .folding.by, .folding.strength]' "$T/by-recipe/ounce_recipe.json")"
+printf '%s\n' 's_stage:' ' m_modifiers:' '  AWQModifier: {duo_scaling: true}' '  QuantizationModifier: {scheme: W8A16, ignore: [lm_head]}' >"$T/x.yaml"
+c --recipe "$T/x.yaml" --max-seq-length 16 >"$T/out" 2>&1
+same 'AWQModifier' '["awq","searched"]' "$(jq -c '[.folding.by, .folding.strength]' "$T/o/ounce_recipe.json")"
+printf '%s\n' 's_stage:' ' m_modifiers:' '  GPTQModifier: {scheme: W8A8, ignore: [lm_head]}' '  SmoothQuantModifier: {}' >"$T/x.yaml"
+fails 'scales that move afterwards' 1 '.SmoothQuantModifier: scales are moved before weights are rounded: expected it first' c --recipe "$T/x.yaml"
 bad 'unknown preset' '.scheme: must be a preset that is known here, found "W9A9"' '   {scheme: W9A9}'
 bad 'no scheme' ': expected a scheme or config_groups' '   {targets: [Linear]}'
 bad 'both' ': scheme and config_groups both' '   {scheme: W8A8, config_groups: {a: {targets: [Linear]}}}'
