@@ -55,8 +55,8 @@ $(B)/libounce.a: $(LIB_OBJ)
 
 # ISA flags are per object file and nowhere else.
 %_avx2.o: ISA := -mavx2 -mfma -mf16c
-%_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mfma -mf16c
-%_amx.o: ISA := -mamx-tile -mamx-int8 -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+%_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vnni -mavx512bf16 -mfma -mf16c
+%_amx.o: ISA := -mamx-tile -mamx-int8 -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mfma -mf16c
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)

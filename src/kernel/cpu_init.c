@@ -27,12 +27,12 @@ static bool has_avx2(void) {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
 }
 
-/* F, BW, VL, DQ, and for products VNNI and BF16: Zen 4, Sapphire Rapids and later. What has less runs AVX2. */
+/* F, BW, VL, DQ, and for products VBMI, VNNI and BF16: Zen 4, Sapphire Rapids and later. What has less runs AVX2. */
 static bool has_avx512(void) {
     uint32_t a, b, c, d, a1;
     if ((oz_xcr0() & XCR0_AVX512) != XCR0_AVX512 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
     const uint32_t want = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
-    if ((b & want) != want || !(c & bit_AVX512VNNI)) return false;
+    if ((b & want) != want || !(c & bit_AVX512VNNI) || !(c & bit_AVX512VBMI)) return false;
     return __get_cpuid_count(7, 1, &a1, &b, &c, &d) && (a1 & bit_AVX512BF16);
 }
 

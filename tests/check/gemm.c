@@ -288,13 +288,16 @@ void ck_gemm(ck *c, oz_wkind kind, oz_form form) {
     big.x = big.w = CK_NORMAL;
     big.n_tok = 512;
     run_case(c, &big, form);
-    gemm_case wide = draw(c, kind, form); /* more columns than any piece that a kernel keeps in a cache */
-    wide.cols = oz_codec_get(wide.codec)->plain ? 4352 : 4160; /* whole blocks */
-    wide.group_size = wide.group_size > 0 && is_plain(form) ? 128 : wide.cols;
-    wide.x = wide.w = CK_NORMAL;
-    wide.n_tok = 60;
-    wide.rows = 149; /* and more panels than are at hand at a time */
-    run_case(c, &wide, form);
+    static const int64_t groups[] = {0, 128, 96, 1008}; /* 0: one a row; pieces end inside of the last two */
+    for (int i = 0; i < CK_COUNT(groups); i++) {
+        gemm_case wide = draw(c, kind, form); /* more columns than any piece that a kernel keeps in a cache */
+        wide.cols = oz_codec_get(wide.codec)->plain ? 4352 : 4160; /* whole blocks */
+        wide.group_size = groups[i] && is_plain(form) ? groups[i] : wide.cols;
+        wide.x = wide.w = CK_NORMAL;
+        wide.n_tok = 60;
+        wide.rows = 149; /* and more panels than are at hand at a time */
+        run_case(c, &wide, form);
+    }
     if (kind == OZ_WKIND_F8) check_nan(c, form);
     if (form == OZ_FORM_Q8) { /* the longest sum that is allowed, of the largest codes */
         gemm_case longest = {OZ_CODEC_I8, 3, 1 << 17, 1 << 17, 2, false, false, true, CK_LARGE, CK_LARGE};

@@ -112,6 +112,15 @@ static void pack_swapped(uint8_t *dst, const float *codes, int64_t cols) {
     current.pack(dst, rows, cols);
     oz_free(rows);
 }
+/* Codes under a magnitude, or the least one of int8, become zero: what a wrong entry of a table would do. */
+static void pack_dropped(uint8_t *dst, const float *codes, int64_t cols, float least, float from) {
+    float *rows = oz_alloc_array((size_t)(current.panel * cols), sizeof *rows);
+    for (int64_t i = 0; i < current.panel * cols; i++) rows[i] = codes[i] == least || fabsf(codes[i]) < from ? 0 : codes[i];
+    current.pack(dst, rows, cols);
+    oz_free(rows);
+}
+static void pack_least(uint8_t *dst, const float *codes, int64_t cols) { pack_dropped(dst, codes, cols, -128, 0); }
+static void pack_small(uint8_t *dst, const float *codes, int64_t cols) { pack_dropped(dst, codes, cols, 0, 0x1p-6f); }
 static void get_row_next(float *dst, const oz_cpu_packed *w, int64_t r) { current.get_row(dst, w, (r + 1) % w->head.rows); }
 
 /* ---- rows ---- */
@@ -624,6 +633,8 @@ static const mutation mutations[] = {
     {"a row past the last written", "gemm", GEMM, 0, FN(gemm_past_end), ALL, ALL},
     {"a last bit that depends on the batch", "gemm", GEMM, 0, FN(gemm_company), ALL, ALL},
     {"two rows of a panel swapped in packing", "gemm", PACK, 0, FN(pack_swapped), ALL, ALL},
+    {"-128 packed as 0", "gemm", PACK, 0, FN(pack_least), 1u << OZ_WKIND_I8, ALL},
+    {"subnormals packed as 0", "gemm", PACK, 0, FN(pack_small), 1u << OZ_WKIND_F8, ALL},
     {"the next row read back", "gemm", GET_ROW, 0, FN(get_row_next), ALL, ALL},
     IN_TABLE(norm, "half the epsilon", norm_eps),
     IN_TABLE(norm, "the mean of one element less", norm_count),

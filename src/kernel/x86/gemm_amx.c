@@ -9,7 +9,7 @@
  * both to the sum, so that its order is a law of the level. Few tokens of kinds that are not bf16 follow it in f32 on registers: expanding codes into
  * memory for a tile costs more than the tile saves there. It takes subnormals as zero and gives none.
  *
- * A group of scales has sums of its own, from zero, which are then added times its scale.
+ * A group of scales has sums of its own, from zero, which are then added times its scale; so has each part of one that the pieces of K cut.
  *
  * What does not fill a tile (the end of a run of K, or of the tokens) has tiles configured for it: nothing outside of a run is read. Tiles hold nothing
  * between calls. */
@@ -125,18 +125,8 @@ static void sum_bf16(__m512i *sums, const oz_run *r) {
 
 /* ---- the same sums on registers: few tokens of codes as they lie, one panel ---- */
 
-INLINE __m512 f32_of(oz_wkind kind, __m512i v, int j, __m512i book) {
-    return kind == OZ_WKIND_I8 ? oz_f32_of_i8(v, j) : kind == OZ_WKIND_F8 ? oz_f32_of_f8(v, j) : oz_f32_of_4bit(v, j, book);
-}
-
-/* Expanding e4m3 takes subnormals on its way: there the mode leaves what is taken as it is, and subnormals of x go here. */
-INLINE __m512 x_of(oz_wkind kind, __m512i bits) {
-    if (kind == OZ_WKIND_F8) bits = _mm512_maskz_mov_epi32(_mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x7f800000)), bits);
-    return _mm512_castsi512_ps(bits);
-}
-
 /* A tile of K of at most 16 steps; sums [OZ_VECTORS, n_tok]. kind and n_tok are constants. */
-INLINE void tile_few(oz_wkind kind, int n_tok, __m512 *sums, const oz_run *r, int64_t step, int64_t n_steps, __m512i book) {
+INLINE void tile_few(oz_wkind kind, int n_tok, __m512 *sums, const oz_run *r, int64_t step, int64_t n_steps, const __m512i *book) {
     enum { MAX = VECTOR_TOKENS * OZ_VECTORS };
     const int chunk_steps = oz_chunk_cols(kind) / STEP_COLS;
     const uint8_t *codes = r->codes + step / chunk_steps * OZ_PITCH, *x = r->x + 4 * step;
@@ -144,18 +134,16 @@ INLINE void tile_few(oz_wkind kind, int n_tok, __m512 *sums, const oz_run *r, in
 #pragma GCC unroll 8
     for (int i = 0; i < OZ_VECTORS * n_tok; i++) even[i] = odd[i] = _mm512_setzero_ps();
     for (int64_t s = 0; s < n_steps; s += chunk_steps, codes += OZ_PITCH) {
+        const oz_chunk c[OZ_VECTORS] = {oz_load_chunk(kind, codes, book), oz_load_chunk(kind, codes + 64, book)};
 #pragma GCC unroll 4
         for (int j = 0; j < chunk_steps; j++, x += 4) {
             __m512 w[OZ_VECTORS][STEP_COLS];
 #pragma GCC unroll 2
-            for (int v = 0; v < OZ_VECTORS; v++) {
-                const __m512i c = _mm512_load_si512(codes + 64 * v);
-                w[v][0] = f32_of(kind, c, 2 * j, book), w[v][1] = f32_of(kind, c, 2 * j + 1, book);
-            }
+            for (int v = 0; v < OZ_VECTORS; v++) w[v][0] = oz_f32_of(kind, &c[v], 2 * j, book), w[v][1] = oz_f32_of(kind, &c[v], 2 * j + 1, book);
 #pragma GCC unroll 4
             for (int t = 0; t < n_tok; t++) {
                 const __m512i pair = oz_broadcast(x + t * r->ld);
-                const __m512 first = x_of(kind, _mm512_slli_epi32(pair, 16)), second = x_of(kind, _mm512_and_si512(pair, _mm512_set1_epi32((int)0xffff0000)));
+                const __m512 first = oz_f32_of_bf16(pair, 0), second = oz_f32_of_bf16(pair, 1);
 #pragma GCC unroll 2
                 for (int v = 0; v < OZ_VECTORS; v++) {
                     even[v * n_tok + t] = _mm512_fmadd_ps(first, w[v][0], even[v * n_tok + t]);
@@ -168,7 +156,7 @@ INLINE void tile_few(oz_wkind kind, int n_tok, __m512 *sums, const oz_run *r, in
     for (int i = 0; i < OZ_VECTORS * n_tok; i++) sums[i] = _mm512_add_ps(sums[i], _mm512_add_ps(even[i], odd[i]));
 }
 
-INLINE void steps_few(oz_wkind kind, int n_tok, __m512 *sums, const oz_run *r, int64_t begin, int64_t end, __m512i book) {
+INLINE void steps_few(oz_wkind kind, int n_tok, __m512 *sums, const oz_run *r, int64_t begin, int64_t end, const __m512i *book) {
     for (int64_t step = begin; step < end; step += STEPS) tile_few(kind, n_tok, sums, r, step, end - step < STEPS ? end - step : STEPS, book);
 }
 
@@ -178,17 +166,24 @@ INLINE void stay(__m512 *v, int n) {
     for (int i = 0; i < n; i++) __asm__ volatile("" : "+v"(v[i]));
 }
 
+/* Where the sum ends that began at unit u: with its group, or with the piece of K that many tokens would be summed over. */
+INLINE int64_t run_end(int64_t u, int64_t left, int64_t n_units) {
+    const int64_t piece = OZ_PIECE_AVX512 / UNIT_STEPS, end = left < piece - u % piece ? u + left : u + piece - u % piece;
+    return end < n_units ? end : n_units;
+}
+
 INLINE void sum_few(oz_wkind kind, int n_tok, __m512i *sums, const oz_run *r) {
     enum { FLUSH = 0x8000, TAKE_ZEROS = 0x40 }; /* subnormals are zeros: that are given, that are taken */
     __m512 part[VECTOR_TOKENS * OZ_VECTORS];
     int64_t left = r->units_left;
     const float *scales = r->scales;
-    /* values of 4 bits, bf16 of which the lower half has each once, to f32 */
-    const __m512i book = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(r->book)), 16);
-    const unsigned mode = _mm_getcsr(), flush = mode | FLUSH | (kind == OZ_WKIND_F8 ? 0 : TAKE_ZEROS);
+    __m512i book[4];
+    oz_load_book(book, kind, r->book);
+    if (kind == OZ_WKIND_L4) book[0] = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(book[0])), 16); /* bf16, of which the lower half has each once, to f32 */
+    const unsigned mode = _mm_getcsr(), flush = mode | FLUSH | TAKE_ZEROS;
     const bool grouped = r->scale_stride > 0;
-    for (int64_t u = 0, end; u < r->n_units; u = end, scales += OZ_PANEL, left = r->units_group) {
-        end = grouped && u + left < r->n_units ? u + left : r->n_units;
+    for (int64_t u = 0, end; u < r->n_units; u = end) {
+        end = grouped ? run_end(u, left, r->n_units) : r->n_units;
         for (int i = 0; i < OZ_VECTORS * n_tok; i++) part[i] = grouped ? _mm512_setzero_ps() : _mm512_castsi512_ps(sums[i]);
         _mm_setcsr(flush);
         stay(part, OZ_VECTORS * n_tok);
@@ -196,6 +191,8 @@ INLINE void sum_few(oz_wkind kind, int n_tok, __m512i *sums, const oz_run *r) {
         stay(part, OZ_VECTORS * n_tok);
         _mm_setcsr(mode);
         for (int i = 0; i < OZ_VECTORS * n_tok; i++) sums[i] = grouped ? plus_scaled(sums[i], _mm512_castps_si512(part[i]), scales + i / n_tok * OZ_VECTOR) : _mm512_castps_si512(part[i]);
+        left -= end - u;
+        if (left == 0) scales += OZ_PANEL, left = r->units_group;
     }
 }
 

@@ -5,23 +5,24 @@
  * a chunk of 64 bytes of codes becomes vectors, the instruction, and what is done to a sum at its end.
  *
  * Codes of a chunk (gemm_pack_avx512.c): F32, F16 plain; BF16 two columns of a row side by side; I8 and F8 four; 4 bits eight, so that shifts by 4
- * bits bring each in turn to the place that a table of 16 f32 or bf16 values is looked up by. What is expanded to bf16 is exact: codes have at most 8
- * significant bits. vdpbf16ps takes subnormals as zero and gives none: a product or sum under 2^-126 is lost.
+ * bits bring each in turn to the place that a table of 16 f32 or bf16 values is looked up by. Beside floats I8 and F8 are a sign above 7 bits, which two
+ * tables of 128 bytes turn into both halves of a bf16: 6 instructions for 64 codes, where converting int8 to f32 and packing pairs took 14. What is expanded
+ * to bf16 is exact: codes have at most 8 significant bits. vdpbf16ps takes subnormals as zero and gives none: a product or sum under 2^-126 is lost.
  *
  * int8: vpdpbusd wants one unsigned side. Weights are kept plus 128 and sums begin at -128 times the sum of the token's activations. Additions wrap
  * around, so that the end is exact whatever happens between (pack bounds K, so that the end fits).
  *
- * Order of a sum: where the codes are what the instruction takes (a form's own kind), one chain over ascending k. Other kinds work in units of 16
- * columns, which no group of scales divides: a unit is one chain from zero, and sum = sum + scale * unit, fused. Chains of different units wait for
- * nothing, and groups cost a multiplication in 8. (Rejected: a chain a group, groups or panels apart from each other side by side for one token: many
- * streams instead of one, 10 to 19 GB/s a core. And prefetching by instruction where one token streams: 154 tokens/s without, 124 to 150 with it, 256
- * to 6144 bytes ahead (SmolLM2 in W8A8, one thread).)
+ * Order of a sum: one chain over ascending k where a row has one scale or none, for the scale is applied at the end. Scales by groups, and all codes of 4
+ * bits, work in units of 16 columns, which no group of scales divides: a unit is one chain from zero, and sum = sum + scale * unit, fused. Chains of
+ * different units wait for nothing, which one token of 4 bits needs, and groups cost a multiplication in 8. (Rejected: a chain a group, groups or panels apart
+ * from each other side by side for one token: many streams instead of one, 10 to 19 GB/s a core. And prefetching by instruction where one token streams:
+ * 154 tokens/s without, 124 to 150 with it, 256 to 6144 bytes ahead (SmolLM2 in W8A8, one thread).)
  *
  * Tiles: a panel is two vectors of rows. Of kinds that need expanding their chunks lie side by side: one stream, two chains that wait for nothing of each
  * other's (one token in groups of 64, 4 bits: 29 GB/s a core, and 23 with panels of one vector). What needs nothing but the instruction is faster by a
  * tenth as one chain after the other, each its own stream. 12 tokens by a panel of a form's own kind are 24 sums, which with 2 vectors of weights
- * and one of activations fill the registers; other kinds have 6 tokens, sums and chains. Kinds that need expanding do it in registers where one
- * tile is all; for more, a piece of K is expanded into L2 once for all tiles of a block of tokens. K is cut into pieces that with the block's
+ * and one of activations fill the registers; units have 6 tokens, sums and chains. Kinds that need expanding do it in registers for up to 6 tokens;
+ * for more, a piece of K is expanded into L2 once for all tiles of a block of tokens, and is then what a form's own kind is. K is cut into pieces that with the block's
  * activations fit in L2; sums are parked between pieces. Tiles and pieces do not show in a sum: a token's result does not depend on its company.
  * Another level may bring tiles of its own (oz_tiling; gemm_amx.c).
  *
@@ -32,7 +33,7 @@
 enum {
     TOKENS = 12, CODED_TOKENS = 6, /* of a tile; so many a coded kind is expanded for in registers */
     UNIT = OZ_UNIT_AVX512,         /* columns */
-    PIECE = 256,                   /* steps of a piece of K: 32 KB of a panel, expanded */
+    PIECE = OZ_PIECE_AVX512,       /* 32 KB of a panel, expanded */
     MAX_PANELS = 4, MAX_BLOCK = 128, /* of all tilings */
     AHEAD = 2048,                  /* bytes to prefetch of what is expanded */
 };
@@ -45,31 +46,13 @@ INLINE int step_cols(oz_form form) { return form == OZ_FORM_Q8 ? 4 : form == OZ_
 /* By 5 bits, of which the fifth does not matter: the table holds the 16 values twice. */
 INLINE __m512i bf16_of_4bit(__m512i v, int j, __m512i book) { return _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4 * j), book); }
 
-/* Two columns as bf16, exact, the first below. */
-INLINE __m512i pair(__m512 first, __m512 second) { return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(first), 16), _mm512_castps_si512(second)); }
-
-INLINE __m512i bf16_of(oz_wkind kind, __m512i v, int j, __m512i book) {
-    if (kind == OZ_WKIND_L4) return bf16_of_4bit(v, j, book);
-    if (kind == OZ_WKIND_I8) return pair(oz_f32_of_i8(v, 2 * j), oz_f32_of_i8(v, 2 * j + 1));
-    if (kind == OZ_WKIND_F8) return pair(oz_f32_of_f8(v, 2 * j), oz_f32_of_f8(v, 2 * j + 1));
-    return v;
+INLINE __m512i bf16_of(oz_wkind kind, const oz_chunk *c, int j, const __m512i *book) {
+    return kind == OZ_WKIND_L4 ? bf16_of_4bit(c->v[0], j, book[0]) : c->v[oz_is_8bit(kind) ? j : 0];
 }
 
-INLINE __m512 f32_of(oz_wkind kind, const uint8_t *chunk, __m512i v, int j, __m512i book) {
-    switch (kind) {
-    case OZ_WKIND_F16: return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)chunk + j));
-    case OZ_WKIND_BF16: return _mm512_castsi512_ps(j == 0 ? _mm512_slli_epi32(v, 16) : _mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000)));
-    case OZ_WKIND_I8: return oz_f32_of_i8(v, j);
-    case OZ_WKIND_L4: return oz_f32_of_4bit(v, j, book);
-    case OZ_WKIND_F8: return oz_f32_of_f8(v, j);
-    default: return _mm512_castsi512_ps(v);
-    }
-}
-
-/* Step j of a chunk. form and kind are constants at every call; kind is L4 for all codes of 4 bits, book the values that they stand for. */
-INLINE __m512i expand(oz_form form, oz_wkind kind, const uint8_t *chunk, int j, __m512i book) {
-    const __m512i v = _mm512_load_si512(chunk);
-    return form == OZ_FORM_Q8 ? v : form == OZ_FORM_BF16 ? bf16_of(kind, v, j, book) : _mm512_castps_si512(f32_of(kind, chunk, v, j, book));
+/* Step j of a chunk. form and kind are constants at every call; kind is L4 for all codes of 4 bits, book what codes stand for. */
+INLINE __m512i expand(oz_form form, oz_wkind kind, const oz_chunk *c, int j, const __m512i *book) {
+    return form == OZ_FORM_Q8 ? c->v[0] : form == OZ_FORM_BF16 ? bf16_of(kind, c, j, book) : _mm512_castps_si512(oz_f32_of(kind, c, j, book));
 }
 
 INLINE __m512i multiply_add(oz_form form, __m512i sum, __m512i w, __m512i x) {
@@ -84,9 +67,9 @@ INLINE __m512i multiply_add(oz_form form, __m512i sum, __m512i w, __m512i x) {
 typedef oz_run run;
 typedef oz_sum_fn sum_fn;
 
-/* acc [OZ_VECTORS, n_tok] go on by one step: codes of the panel, whose vectors are so far apart, x of this step; chunk's step j. */
-INLINE void step(oz_form form, oz_wkind kind, int n_tok, __m512i *acc, const uint8_t *codes, size_t apart, const uint8_t *x, int64_t ld, int j, __m512i book) {
-    const __m512i w[OZ_VECTORS] = {expand(form, kind, codes, j, book), expand(form, kind, codes + apart, j, book)};
+/* acc [OZ_VECTORS, n_tok] go on by step j of a chunk, x of this step. */
+INLINE void step(oz_form form, oz_wkind kind, int n_tok, __m512i *acc, const oz_chunk *c, const uint8_t *x, int64_t ld, int j, const __m512i *book) {
+    const __m512i w[OZ_VECTORS] = {expand(form, kind, &c[0], j, book), expand(form, kind, &c[1], j, book)};
 #pragma GCC unroll 12
     for (int t = 0; t < n_tok; t++) {
         const __m512i xv = oz_broadcast(x + t * ld);
@@ -98,6 +81,15 @@ INLINE void step(oz_form form, oz_wkind kind, int n_tok, __m512i *acc, const uin
     }
 }
 
+/* By one chunk of each vector, which are so far apart. */
+INLINE void chunk_steps(oz_form form, oz_wkind kind, int n_tok, __m512i *acc, const uint8_t *codes, size_t apart, const uint8_t *x, int64_t ld, const __m512i *book) {
+    const oz_wkind lies = form == OZ_FORM_Q8 ? OZ_WKIND_F32 : kind; /* what the instruction takes stays as it lies */
+    const oz_chunk c[OZ_VECTORS] = {oz_load_chunk(lies, codes, book), oz_load_chunk(lies, codes + apart, book)};
+    const int steps = oz_chunk_cols(kind) / step_cols(form);
+#pragma GCC unroll 8
+    for (int j = 0; j < steps; j++) step(form, kind, n_tok, acc, c, x + 4 * j, ld, j, book);
+}
+
 /* One token, a form's own kind: vector after vector. */
 INLINE void sum_one(oz_form form, oz_wkind kind, __m512i *sums, const run *r) {
     const int64_t n_steps = r->n_units * (UNIT / step_cols(form));
@@ -106,42 +98,48 @@ INLINE void sum_one(oz_form form, oz_wkind kind, __m512i *sums, const run *r) {
         __m512i acc = _mm512_load_si512(sums + v);
 #pragma GCC unroll 4
         for (int64_t s = 0; s < n_steps; s++, codes += 64, x += 4) {
-            acc = multiply_add(form, acc, expand(form, kind, codes, 0, acc), oz_broadcast(x));
+            acc = multiply_add(form, acc, _mm512_load_si512(codes), oz_broadcast(x));
             KEEP(acc);
         }
         _mm512_store_si512(sums + v, acc);
     }
 }
 
-/* A form's own kind: one chain. */
-INLINE void sum_own(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, const run *r) {
-    __m512i acc[TOKENS * OZ_VECTORS];
-    const int64_t n_steps = r->n_units * (UNIT / step_cols(form)), ld = r->ld;
-    const uint8_t *x = r->x, *codes = r->codes;
-    const size_t apart = r->apart;
-    if (n_tok == 1) {
+/* One chain. */
+INLINE void sum_whole(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, const run *r) {
+    const int steps = oz_chunk_cols(kind) / step_cols(form);
+    const bool own = steps == 1;
+    const size_t apart = own ? r->apart : 64, pitch = own ? 64 : OZ_PITCH;
+    const int64_t n_chunks = r->n_units * (UNIT / oz_chunk_cols(kind)), ld = r->ld, next_step = r->next_step;
+    const uint8_t *x = r->x, *codes = r->codes, *next = r->next;
+    __m512i acc[TOKENS * OZ_VECTORS], book[4];
+    if (own && n_tok == 1) {
         sum_one(form, kind, sums, r);
         return;
     }
+    if (!own) oz_load_book(book, kind, r->book);
 #pragma GCC unroll 24
     for (int i = 0; i < OZ_VECTORS * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
 #pragma GCC unroll 4
-    for (int64_t s = 0; s < n_steps; s++, codes += 64, x += 4) step(form, kind, n_tok, acc, codes, apart, x, ld, 0, acc[0]);
+    for (int64_t c = 0; c < n_chunks; c++, codes += pitch, x += 4 * steps) {
+        if (own && n_tok > CODED_TOKENS && next) _mm_prefetch((const char *)(next + c * next_step), _MM_HINT_T1);
+        chunk_steps(form, kind, n_tok, acc, codes, apart, x, ld, book);
+    }
 #pragma GCC unroll 24
     for (int i = 0; i < OZ_VECTORS * n_tok; i++) _mm512_store_si512(sums + i, acc[i]);
 }
 
-/* Any other kind, or what it was expanded to: a chain a unit. */
-INLINE void sum_coded(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, const run *r) {
-    __m512i acc[CODED_TOKENS * OZ_VECTORS];
+/* A chain a unit. */
+INLINE void sum_units(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, const run *r) {
+    __m512i acc[CODED_TOKENS * OZ_VECTORS], book[4];
     const int steps = oz_chunk_cols(kind) / step_cols(form), chunks = UNIT / oz_chunk_cols(kind);
-    const bool expanded = steps == 1;
-    const size_t apart = expanded ? r->apart : 64, pitch = expanded ? 64 : OZ_PITCH;
+    const bool own = steps == 1;
+    const size_t apart = own ? r->apart : 64, pitch = own ? 64 : OZ_PITCH;
     const uint8_t *x = r->x, *codes = r->codes;
     const int64_t n_units = r->n_units, ld = r->ld;
-    const __m512i book = r->book;
     const float *scales = r->scales;
     int64_t left = r->units_left;
+    oz_load_book(book, kind, r->book);
 #pragma GCC unroll 12
     for (int i = 0; i < OZ_VECTORS * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
     for (int64_t u = 0; u < n_units; u++, left--) {
@@ -149,12 +147,8 @@ INLINE void sum_coded(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, con
         if (left == 0) scales += OZ_PANEL, left = r->units_group;
 #pragma GCC unroll 12
         for (int i = 0; i < OZ_VECTORS * n_tok; i++) unit[i] = _mm512_setzero_si512();
-#pragma GCC unroll 8
-        for (int c = 0; c < chunks; c++) {
-#pragma GCC unroll 8
-            for (int j = 0; j < steps; j++) step(form, kind, n_tok, unit, codes, apart, x + 4 * j, ld, j, book);
-            codes += pitch, x += 4 * steps;
-        }
+#pragma GCC unroll 16
+        for (int c = 0; c < chunks; c++, codes += pitch, x += 4 * steps) chunk_steps(form, kind, n_tok, unit, codes, apart, x, ld, book);
 #pragma GCC unroll 2
         for (int v = 0; v < OZ_VECTORS; v++) {
             const __m512 scale = _mm512_loadu_ps(scales + OZ_VECTOR * v);
@@ -171,43 +165,51 @@ INLINE void sum_coded(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, con
 
 /* ---- the functions of a (form, kind) ---- */
 
-#define OWN(form, kind, nt) \
-    static void own_##form##_##nt(__m512i *sums, const run *r) { sum_own(OZ_FORM_##form, OZ_WKIND_##kind, nt, sums, r); }
-#define OWNS(form, kind)                                                                                                      \
-    OWN(form, kind, 1) OWN(form, kind, 2) OWN(form, kind, 3) OWN(form, kind, 4) OWN(form, kind, 5) OWN(form, kind, 6)         \
-    OWN(form, kind, 7) OWN(form, kind, 8) OWN(form, kind, 9) OWN(form, kind, 10) OWN(form, kind, 11) OWN(form, kind, 12)
-#define CODED(form, kind, nt) \
-    static void coded_##form##_##kind##_##nt(__m512i *sums, const run *r) { sum_coded(OZ_FORM_##form, OZ_WKIND_##kind, nt, sums, r); }
-#define CODED_ALL(form, kind) CODED(form, kind, 1) CODED(form, kind, 2) CODED(form, kind, 3) CODED(form, kind, 4) CODED(form, kind, 5) CODED(form, kind, 6)
+#define WHOLE(form, kind, nt) \
+    static void whole_##form##_##kind##_##nt(__m512i *sums, const run *r) { sum_whole(OZ_FORM_##form, OZ_WKIND_##kind, nt, sums, r); }
+#define UNITS(form, kind, nt) \
+    static void units_##form##_##kind##_##nt(__m512i *sums, const run *r) { sum_units(OZ_FORM_##form, OZ_WKIND_##kind, nt, sums, r); }
+#define ALL_SIX(what, form, kind) what(form, kind, 1) what(form, kind, 2) what(form, kind, 3) what(form, kind, 4) what(form, kind, 5) what(form, kind, 6)
+#define OWN(form, kind)                                                                                             \
+    ALL_SIX(WHOLE, form, kind) WHOLE(form, kind, 7) WHOLE(form, kind, 8) WHOLE(form, kind, 9) WHOLE(form, kind, 10) \
+    WHOLE(form, kind, 11) WHOLE(form, kind, 12)
 /* A piece of a panel, expanded: then it is of the form's own kind. */
-#define OTHERS(form, kind)                                                                                                    \
-    CODED_ALL(form, kind)                                                                                                     \
-    static void expand_##form##_##kind(uint8_t *dst, const uint8_t *codes, int64_t n_chunks, __m512i book) {                  \
+#define EXPAND(form, kind)                                                                                                    \
+    static void expand_##form##_##kind(uint8_t *dst, const uint8_t *codes, int64_t n_chunks, const __m512i *from) {           \
+        __m512i book[4];                                                                                                      \
+        oz_load_book(book, OZ_WKIND_##kind, from);                                                                            \
         const int steps = oz_chunk_cols(OZ_WKIND_##kind) / step_cols(OZ_FORM_##form);                                         \
         for (int64_t c = 0; c < n_chunks; c++, codes += OZ_PITCH, dst += 64 * steps) {                                        \
             for (int v = 0; v < OZ_VECTORS; v++) {                                                                            \
                 _mm_prefetch((const char *)codes + 64 * v + AHEAD, _MM_HINT_T0);                                              \
-                for (int j = 0; j < steps; j++) _mm512_store_si512(dst + 64 * (j + PIECE * v), expand(OZ_FORM_##form, OZ_WKIND_##kind, codes + 64 * v, j, book)); \
+                const oz_chunk k = oz_load_chunk(OZ_WKIND_##kind, codes + 64 * v, book);                                            \
+                for (int j = 0; j < steps; j++) _mm512_store_si512(dst + 64 * (j + PIECE * v), expand(OZ_FORM_##form, OZ_WKIND_##kind, &k, j, book)); \
             }                                                                                                                 \
         }                                                                                                                     \
     }
-OWNS(F32, F32) CODED_ALL(F32, F32) OWNS(BF16, BF16) CODED_ALL(BF16, BF16) OWNS(Q8, I8)
-OTHERS(F32, F16) OTHERS(F32, BF16) OTHERS(F32, I8) OTHERS(F32, L4) OTHERS(F32, F8) OTHERS(BF16, I8) OTHERS(BF16, L4) OTHERS(BF16, F8)
+OWN(F32, F32) OWN(BF16, BF16) OWN(Q8, I8) ALL_SIX(UNITS, F32, F32) ALL_SIX(UNITS, BF16, BF16)
+EXPAND(F32, F16) EXPAND(F32, BF16) EXPAND(F32, I8) EXPAND(F32, L4) EXPAND(F32, F8) EXPAND(BF16, I8) EXPAND(BF16, L4) EXPAND(BF16, F8)
+ALL_SIX(WHOLE, F32, F16) ALL_SIX(WHOLE, F32, BF16) ALL_SIX(WHOLE, F32, I8) ALL_SIX(WHOLE, F32, F8) ALL_SIX(WHOLE, BF16, I8) ALL_SIX(WHOLE, BF16, F8)
+ALL_SIX(UNITS, F32, I8) ALL_SIX(UNITS, F32, L4) ALL_SIX(UNITS, F32, F8) ALL_SIX(UNITS, BF16, I8) ALL_SIX(UNITS, BF16, L4) ALL_SIX(UNITS, BF16, F8)
 
 typedef struct kind_fns {
-    void (*expand)(uint8_t *dst, const uint8_t *codes, int64_t n_chunks, __m512i book); /* NULL: the form's own kind */
-    sum_fn *sum[TOKENS];                                                                /* [n_tok - 1] */
+    void (*expand)(uint8_t *dst, const uint8_t *codes, int64_t n_chunks, const __m512i *book); /* NULL: the form's own kind */
+    sum_fn *whole[TOKENS], *units[CODED_TOKENS];                                               /* [n_tok - 1]; codes of 4 bits have units alone */
 } kind_fns;
 
 #define SIX(name) name##_1, name##_2, name##_3, name##_4, name##_5, name##_6
-#define OWN_FNS(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {NULL, {SIX(own_##form), own_##form##_7, own_##form##_8, own_##form##_9, own_##form##_10, own_##form##_11, own_##form##_12}}
-#define OTHER_FNS(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {expand_##form##_##kind, {SIX(coded_##form##_##kind)}}
+#define WHOLES(form, kind) {SIX(whole_##form##_##kind), whole_##form##_##kind##_7, whole_##form##_##kind##_8, whole_##form##_##kind##_9, whole_##form##_##kind##_10, whole_##form##_##kind##_11, whole_##form##_##kind##_12}
+#define EXPANDED(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {expand_##form##_##kind, {SIX(whole_##form##_##kind)}, {SIX(units_##form##_##kind)}}
+#define EXPANDED_WHOLE(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {expand_##form##_##kind, {SIX(whole_##form##_##kind)}, {NULL}}
+#define EXPANDED_UNITS(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {expand_##form##_##kind, {NULL}, {SIX(units_##form##_##kind)}}
 static const kind_fns fns[OZ_FORM_COUNT][OZ_WKIND_COUNT] = {
-    OWN_FNS(F32, F32), OWN_FNS(BF16, BF16), OWN_FNS(Q8, I8), OTHER_FNS(F32, F16), OTHER_FNS(F32, BF16), OTHER_FNS(F32, I8), OTHER_FNS(F32, L4),
-    OTHER_FNS(F32, F8), OTHER_FNS(BF16, I8), OTHER_FNS(BF16, L4), OTHER_FNS(BF16, F8),
+    EXPANDED_WHOLE(F32, F16), EXPANDED_WHOLE(F32, BF16), EXPANDED(F32, I8), EXPANDED(F32, F8), EXPANDED_UNITS(F32, L4),
+    EXPANDED(BF16, I8), EXPANDED(BF16, F8), EXPANDED_UNITS(BF16, L4),
+    [OZ_FORM_F32][OZ_WKIND_F32] = {NULL, WHOLES(F32, F32), {SIX(units_F32_F32)}},
+    [OZ_FORM_BF16][OZ_WKIND_BF16] = {NULL, WHOLES(BF16, BF16), {SIX(units_BF16_BF16)}},
+    [OZ_FORM_Q8][OZ_WKIND_I8] = {NULL, WHOLES(Q8, I8), {NULL}},
 };
-/* Coded kinds after expanding. */
-static const kind_fns expanded_fns[OZ_FORM_COUNT] = {[OZ_FORM_F32] = {NULL, {SIX(coded_F32_F32)}}, [OZ_FORM_BF16] = {NULL, {SIX(coded_BF16_BF16)}}};
+static const oz_wkind own_kinds[OZ_FORM_COUNT] = {[OZ_FORM_F32] = OZ_WKIND_F32, [OZ_FORM_BF16] = OZ_WKIND_BF16, [OZ_FORM_Q8] = OZ_WKIND_I8};
 
 /* ---- a block of tokens times some panels ---- */
 
@@ -217,8 +219,8 @@ typedef struct block {
     oz_form form;                 /* of the loop: F8 activations are floats */
     const kind_fns *fns;
     int64_t elem, unit_bytes;     /* of an activation, of a unit of a stream of codes */
-    bool grouped;
-    __m512i book;
+    bool grouped, whole;          /* scales by groups; one chain a row */
+    __m512i book[4];
     int64_t tok0, n_tok, tile, n_tiles;
     int64_t first; int n_panel;   /* panels at hand */
     int64_t full_units;           /* those whose columns x has all of */
@@ -240,13 +242,18 @@ static const uint8_t *x_row(const block *b, int64_t tok) {
 }
 
 /* sums of tile i go on over units [u0, u1) of K. */
-static void sum_units(const block *b, __m512i *sums, int64_t i, int64_t u0, int64_t u1) {
+static void sum_run(const block *b, __m512i *sums, int64_t i, int64_t u0, int64_t u1) {
     static const float ones[OZ_PANEL] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const oz_cpu_packed *w = b->t->w;
     const int64_t tok = tile_start(b, i), n_tok = tile_start(b, i + 1) - tok, full = u1 < b->full_units ? u1 : b->full_units;
-    sum_fn *sum = b->tiling->sum ? b->tiling->sum : (b->expanded ? &expanded_fns[b->form] : b->fns)->sum[n_tok - 1];
+    const kind_fns *of = b->expanded ? &fns[b->form][own_kinds[b->form]] : b->fns;
+    sum_fn *sum = b->tiling->sum ? b->tiling->sum : (b->whole ? of->whole : of->units)[n_tok - 1];
     run r = {.ld = b->t->x.ld * b->elem, .x = x_row(b, tok) + u0 * UNIT * b->elem, .n_units = full - u0, .n_tok = (int)n_tok, .n_panel = b->n_panel, .book = b->book};
     r.cold = !b->expanded && i == 0;
+    if (b->expanded && i == 0) {
+        r.next = w->codes + (size_t)b->first * w->panel_bytes + b->unit_bytes * u1; /* the next piece, or the next panel's first */
+        r.next_step = b->unit_bytes * step_cols(b->form) / UNIT;
+    }
     const int64_t unit_bytes = b->expanded ? 64 * UNIT / step_cols(b->form) : b->unit_bytes;
     r.codes = b->expanded ? b->expanded + unit_bytes * (u0 - b->piece0) : w->codes + (size_t)b->first * w->panel_bytes + unit_bytes * u0;
     r.stride = b->expanded ? OZ_PITCH * PIECE : w->panel_bytes, r.apart = b->expanded ? 64 * PIECE : w->panel_bytes / OZ_VECTORS;
@@ -276,16 +283,14 @@ static float sum_x(const block *b, int64_t tok, int64_t k0, int64_t k1) {
     return _mm512_reduce_add_ps(acc);
 }
 
-static float unit_of(const oz_cpu_packed *w) { return w->kind == OZ_WKIND_I8 ? 0x1p-24f : 1.0f; } /* of expanded codes; I8 beside floats */
-
-/* A tile's sums += offset * sum of x, group by group, in the sums' unit. */
+/* A tile's sums += offset * sum of x, group by group. */
 static void add_offsets(const block *b, __m512i *sums, int64_t i) {
     const oz_cpu_packed *w = b->t->w;
     const int64_t tok = tile_start(b, i), n_tok = tile_start(b, i + 1) - tok, cols = w->head.cols;
     for (int64_t g = 0; g < w->n_groups; g++) {
         const int64_t k0 = g * w->group_size, k1 = k0 + w->group_size < cols ? k0 + w->group_size : cols;
         for (int64_t t = 0; t < n_tok; t++) {
-            const __m512 x = _mm512_set1_ps(sum_x(b, tok + t, k0, k1) / unit_of(w));
+            const __m512 x = _mm512_set1_ps(sum_x(b, tok + t, k0, k1));
             for (int v = 0; v < OZ_VECTORS * b->n_panel; v++) {
                 const float *offsets = w->offsets + ((b->first + v / OZ_VECTORS) * w->n_groups + g) * OZ_PANEL + v % OZ_VECTORS * OZ_VECTOR;
                 __m512i *s = &sums[v * n_tok + t];
@@ -309,8 +314,6 @@ static void store_tile(const block *b, const __m512i *sums, int64_t i) {
         for (int64_t j = 0; j < n_tok; j++) {
             __m512 v = _mm512_castsi512_ps(sums[p * n_tok + j]);
             if (b->form == OZ_FORM_Q8) v = _mm512_cvtepi32_ps(sums[p * n_tok + j]);
-            else v = _mm512_mul_ps(v, _mm512_set1_ps(unit_of(w)));
-            if (w->kind == OZ_WKIND_F8) v = _mm512_add_ps(v, _mm512_loadu_ps(oz_nan_rows(w, b->first + p / OZ_VECTORS) + p % OZ_VECTORS * OZ_VECTOR));
             v = _mm512_mul_ps(v, _mm512_mul_ps(scale, _mm512_set1_ps(x_scaled ? t->x.scales[b->tok0 + tok + j] : 1.0f)));
             _mm512_mask_storeu_ps(t->y + (b->tok0 + tok + j) * t->ld_y + r, m, _mm512_add_ps(v, bias));
         }
@@ -335,7 +338,7 @@ static void multiply_panels(block *b, uint8_t *room) {
                 b->fns->expand(room + (size_t)p * PIECE * OZ_PITCH, w->codes + (size_t)(b->first + p) * w->panel_bytes + u0 * b->unit_bytes, (u1 - u0) * b->unit_bytes / OZ_PITCH, b->book);
             b->expanded = room, b->piece0 = u0;
         }
-        for (int64_t i = 0; i < b->n_tiles; i++) sum_units(b, b->sums + tile_start(b, i) * n_vec, i, u0, u1);
+        for (int64_t i = 0; i < b->n_tiles; i++) sum_run(b, b->sums + tile_start(b, i) * n_vec, i, u0, u1);
     }
     for (int64_t i = 0; i < b->n_tiles; i++) {
         __m512i *sums = b->sums + tile_start(b, i) * n_vec;
@@ -362,26 +365,42 @@ static void block_begin(block *b) {
     }
 }
 
-/* What codes of 4 bits stand for, as the form looks it up. */
-static __m512i book_of(const oz_cpu_packed *w, oz_form form) {
+/* Magnitudes of 8-bit codes in bf16. */
+#define LOG2(m) ((m) >= 64 ? 6 : (m) >= 32 ? 5 : (m) >= 16 ? 4 : (m) >= 8 ? 3 : (m) >= 4 ? 2 : (m) >= 2 ? 1 : 0)
+#define WHOLE_NUMBER(m, power) ((127 + (power) + LOG2(m)) << 7 | ((m) << (7 - LOG2(m)) & 0x7f)) /* m * 2^power */
+#define I8_BITS(m) ((m) == 0 ? WHOLE_NUMBER(1, 7) : WHOLE_NUMBER(m, 0))
+#define F8_BITS(m) ((m) == 127 ? 0x7fc0 : (m) >= 8 ? (((m) >> 3) + 120) << 7 | ((m) & 7) << 4 : (m) == 0 ? 0 : WHOLE_NUMBER(m, -9))
+#define LOW(bits, m) (uint8_t)(bits(m) & 0xff)
+#define HIGH(bits, m) (uint8_t)(bits(m) >> 8)
+#define OF_4(part, bits, m) part(bits, m), part(bits, (m) + 1), part(bits, (m) + 2), part(bits, (m) + 3)
+#define OF_16(part, bits, m) OF_4(part, bits, m), OF_4(part, bits, (m) + 4), OF_4(part, bits, (m) + 8), OF_4(part, bits, (m) + 12)
+#define OF_64(part, bits, m) OF_16(part, bits, m), OF_16(part, bits, (m) + 16), OF_16(part, bits, (m) + 32), OF_16(part, bits, (m) + 48)
+#define BOOK(bits) {OF_64(LOW, bits, 0), OF_64(LOW, bits, 64), OF_64(HIGH, bits, 0), OF_64(HIGH, bits, 64)}
+static const uint8_t i8_book[256] = BOOK(I8_BITS), f8_book[256] = BOOK(F8_BITS);
+
+/* What codes stand for, as the form looks it up: of 4 bits once for f32 and twice for bf16. */
+static void book_of(__m512i book[4], const oz_cpu_packed *w, oz_form form) {
     _Alignas(64) float values[16];
+    if (oz_is_8bit(w->kind)) memcpy(book, w->kind == OZ_WKIND_I8 ? i8_book : f8_book, sizeof i8_book);
+    if (!oz_is_4bit(w->kind)) return;
     for (int i = 0; i < 16; i++) values[i] = w->kind == OZ_WKIND_I4 ? (float)((i ^ 8) - 8) : w->codebook ? w->codebook[i] : (float)i;
-    const __m512i v = _mm512_load_si512(values);
-    if (form == OZ_FORM_F32) return v;
-    const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)); /* exact */
-    return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
+    book[0] = _mm512_load_si512(values);
+    if (form == OZ_FORM_F32) return;
+    const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(book[0], 16)); /* exact */
+    book[0] = _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
 }
 
 void oz_gemm__avx512(const oz_gemm_task *t, oz_form form, const oz_tiling *tiling, int64_t panel0, int64_t panel1) {
     _Alignas(64) uint8_t room[MAX_PANELS * PIECE * OZ_PITCH];
     const oz_cpu_packed *w = t->w;
-    const bool is_4bit = w->kind == OZ_WKIND_I4 || w->kind == OZ_WKIND_U4 || w->kind == OZ_WKIND_L4;
+    const oz_wkind kind = oz_is_4bit(w->kind) ? OZ_WKIND_L4 : w->kind;
     block b; /* large, and most of it is not touched for few tokens */
-    b.t = t, b.tiling = tiling, b.form = form, b.fns = &fns[form][is_4bit ? OZ_WKIND_L4 : w->kind];
-    b.elem = 4 / step_cols(form), b.unit_bytes = (b.fns->expand ? OZ_PITCH : 64) * UNIT / oz_chunk_cols(is_4bit ? OZ_WKIND_L4 : w->kind), b.full_units = w->head.cols / UNIT;
+    b.t = t, b.tiling = tiling, b.form = form, b.fns = &fns[form][kind];
+    b.elem = 4 / step_cols(form), b.unit_bytes = (b.fns->expand ? OZ_PITCH : 64) * UNIT / oz_chunk_cols(kind), b.full_units = w->head.cols / UNIT;
     b.grouped = w->scales && !oz_scale_is_last(w);
-    b.book = is_4bit ? book_of(w, form) : _mm512_setzero_si512();
-    b.tile = b.fns->expand && !tiling->sum ? CODED_TOKENS : tiling->tokens;
+    b.whole = !b.grouped && kind != OZ_WKIND_L4;
+    book_of(b.book, w, form);
+    b.tile = b.whole || tiling->sum ? tiling->tokens : CODED_TOKENS;
     for (b.tok0 = 0; b.tok0 < t->n_tok; b.tok0 += tiling->block) {
         b.n_tok = t->n_tok - b.tok0 < tiling->block ? t->n_tok - b.tok0 : tiling->block;
         b.n_tiles = (b.n_tok + b.tile - 1) / b.tile;

@@ -1,4 +1,4 @@
-/* The AVX-512 (F, BW, VL, DQ, VNNI, BF16) step of the staircase: what it overwrites. */
+/* The AVX-512 (F, BW, VL, DQ, VBMI, VNNI, BF16) step of the staircase: what it overwrites. */
 #include "kernel/x86/gemm_avx512.h"
 #include "kernel/x86/rows_avx512.h"
 
