@@ -15,27 +15,30 @@
  * Order of a sum: one chain over ascending k where a row has one scale or none, for the scale is applied at the end. Scales by groups, and all codes of 4
  * bits, work in units of 16 columns, which no group of scales divides: a unit is one chain from zero, and sum = sum + scale * unit, fused. Chains of
  * different units wait for nothing, which one token of 4 bits needs, and groups cost a multiplication in 8. (Rejected: a chain a group, groups or panels apart
- * from each other side by side for one token: many streams instead of one, 10 to 19 GB/s a core. And prefetching by instruction where one token streams:
- * 154 tokens/s without, 124 to 150 with it, 256 to 6144 bytes ahead (SmolLM2 in W8A8, one thread).)
+ * from each other side by side for one token: many streams instead of one, 10 to 19 GB/s a core.)
  *
  * Tiles: a panel is two vectors of rows. Of kinds that need expanding their chunks lie side by side: one stream, two chains that wait for nothing of each
  * other's (one token in groups of 64, 4 bits: 29 GB/s a core, and 23 with panels of one vector). What needs nothing but the instruction is faster by a
  * tenth as one chain after the other, each its own stream. 12 tokens by a panel of a form's own kind are 24 sums, which with 2 vectors of weights
- * and one of activations fill the registers; units have 6 tokens, sums and chains. Kinds that need expanding do it in registers for up to 6 tokens;
- * for more, a piece of K is expanded into L2 once for all tiles of a block of tokens, and is then what a form's own kind is. K is cut into pieces that with the block's
- * activations fit in L2; sums are parked between pieces. Tiles and pieces do not show in a sum: a token's result does not depend on its company.
- * Another level may bring tiles of its own (oz_tiling; gemm_amx.c).
+ * and one of activations fill the registers; 8 leave room for the tables of 8-bit codes, and units have 6 tokens, sums and chains. Kinds that need
+ * expanding do it in registers for up to two tiles of 8; for more, a piece of K is expanded into L2 once for all tiles of a block of tokens, and is then
+ * what a form's own kind is. While the first tile multiplies, the next piece of 8-bit codes is expanded, which costs half of what it does alone. K is cut
+ * into pieces that with the block's activations fit in L2; sums are parked between pieces. Tiles and pieces do not show in a sum: a token's result does
+ * not depend on its company. Another level may bring tiles of its own (oz_tiling; gemm_amx.c).
+ *
+ * Codes that are expanded are fetched 8 KB ahead: a chunk of them takes so many instructions that the processor itself does not look far enough (int8 and 4
+ * tokens, one thread: 20 GB/s, and 15 without). A form's own kind streams faster without (W8A8, one token: 154 tokens/s, and 124 to 150 with it).
  *
  * Zen 4 at 3.7 GHz, two cores, 2026-11-29, [1536, 576]: see docs/performance.md. */
 #include "kernel/x86/gemm_avx512.h"
 
 #define INLINE OZ_INLINE
 enum {
-    TOKENS = 12, CODED_TOKENS = 6, /* of a tile; so many a coded kind is expanded for in registers */
+    TOKENS = 12, RAW_TOKENS = 8, UNIT_TOKENS = 6, /* of a tile; of one whose codes are expanded in registers; and that sums units */
     UNIT = OZ_UNIT_AVX512,         /* columns */
     PIECE = OZ_PIECE_AVX512,       /* 32 KB of a panel, expanded */
     MAX_PANELS = 4, MAX_BLOCK = 128, /* of all tilings */
-    AHEAD = 2048,                  /* bytes to prefetch of what is expanded */
+    STREAM = 8192,                 /* bytes to fetch ahead of what is expanded */
 };
 
 /* The compiler neither moves work across this nor keeps activations for later: it would run out of registers. */
@@ -105,13 +108,25 @@ INLINE void sum_one(oz_form form, oz_wkind kind, __m512i *sums, const run *r) {
     }
 }
 
+/* The next chunk of each vector of a panel to a piece's place for it. */
+INLINE void expand_chunks(oz_form form, oz_wkind kind, uint8_t *dst, const uint8_t *codes, const __m512i *book) {
+    const int steps = oz_chunk_cols(kind) / step_cols(form);
+#pragma GCC unroll 2
+    for (int v = 0; v < OZ_VECTORS; v++) {
+        _mm_prefetch((const char *)codes + 64 * v + STREAM, _MM_HINT_T0);
+        const oz_chunk c = oz_load_chunk(kind, codes + 64 * v, book);
+#pragma GCC unroll 8
+        for (int j = 0; j < steps; j++) _mm512_store_si512(dst + 64 * (j + PIECE * v), expand(form, kind, &c, j, book));
+    }
+}
+
 /* One chain. */
 INLINE void sum_whole(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, const run *r) {
     const int steps = oz_chunk_cols(kind) / step_cols(form);
     const bool own = steps == 1;
     const size_t apart = own ? r->apart : 64, pitch = own ? 64 : OZ_PITCH;
-    const int64_t n_chunks = r->n_units * (UNIT / oz_chunk_cols(kind)), ld = r->ld, next_step = r->next_step;
-    const uint8_t *x = r->x, *codes = r->codes, *next = r->next;
+    const int64_t n_chunks = r->n_units * (UNIT / oz_chunk_cols(kind)), ld = r->ld;
+    const uint8_t *x = r->x, *codes = r->codes;
     __m512i acc[TOKENS * OZ_VECTORS], book[4];
     if (own && n_tok == 1) {
         sum_one(form, kind, sums, r);
@@ -122,16 +137,39 @@ INLINE void sum_whole(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, con
     for (int i = 0; i < OZ_VECTORS * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
 #pragma GCC unroll 4
     for (int64_t c = 0; c < n_chunks; c++, codes += pitch, x += 4 * steps) {
-        if (own && n_tok > CODED_TOKENS && next) _mm_prefetch((const char *)(next + c * next_step), _MM_HINT_T1);
+        if (!own) _mm_prefetch((const char *)codes + STREAM, _MM_HINT_T0), _mm_prefetch((const char *)codes + 64 + STREAM, _MM_HINT_T0);
         chunk_steps(form, kind, n_tok, acc, codes, apart, x, ld, book);
     }
 #pragma GCC unroll 24
     for (int i = 0; i < OZ_VECTORS * n_tok; i++) _mm512_store_si512(sums + i, acc[i]);
 }
 
+/* The same of a form's own kind, while r->next is expanded. Tables stay in memory: the registers are full. */
+INLINE void sum_ahead(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, const run *r) {
+    const int turns = oz_chunk_cols(OZ_WKIND_I8) / step_cols(form); /* steps for a chunk that is expanded */
+    const size_t apart = r->apart;
+    const int64_t ld = r->ld;
+    int64_t n = r->n_units * (UNIT / oz_chunk_cols(OZ_WKIND_I8));
+    const uint8_t *x = r->x, *codes = r->codes, *next = r->next;
+    const __m512i *book = r->book;
+    uint8_t *room = r->room;
+    __m512i acc[TOKENS * OZ_VECTORS];
+#pragma GCC unroll 24
+    for (int i = 0; i < OZ_VECTORS * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
+#pragma GCC unroll 1
+    do {
+        expand_chunks(form, OZ_WKIND_I8, room, next, book);
+#pragma GCC unroll 4
+        for (int i = 0; i < turns; i++, codes += 64, x += 4) chunk_steps(form, kind, n_tok, acc, codes, apart, x, ld, book);
+        next += OZ_PITCH, room += 64 * turns;
+    } while (--n > 0);
+#pragma GCC unroll 24
+    for (int i = 0; i < OZ_VECTORS * n_tok; i++) _mm512_store_si512(sums + i, acc[i]);
+}
+
 /* A chain a unit. */
 INLINE void sum_units(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, const run *r) {
-    __m512i acc[CODED_TOKENS * OZ_VECTORS], book[4];
+    __m512i acc[UNIT_TOKENS * OZ_VECTORS], book[4];
     const int steps = oz_chunk_cols(kind) / step_cols(form), chunks = UNIT / oz_chunk_cols(kind);
     const bool own = steps == 1;
     const size_t apart = own ? r->apart : 64, pitch = own ? 64 : OZ_PITCH;
@@ -143,7 +181,7 @@ INLINE void sum_units(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, con
 #pragma GCC unroll 12
     for (int i = 0; i < OZ_VECTORS * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
     for (int64_t u = 0; u < n_units; u++, left--) {
-        __m512i unit[CODED_TOKENS * OZ_VECTORS];
+        __m512i unit[UNIT_TOKENS * OZ_VECTORS];
         if (left == 0) scales += OZ_PANEL, left = r->units_group;
 #pragma GCC unroll 12
         for (int i = 0; i < OZ_VECTORS * n_tok; i++) unit[i] = _mm512_setzero_si512();
@@ -167,47 +205,45 @@ INLINE void sum_units(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, con
 
 #define WHOLE(form, kind, nt) \
     static void whole_##form##_##kind##_##nt(__m512i *sums, const run *r) { sum_whole(OZ_FORM_##form, OZ_WKIND_##kind, nt, sums, r); }
+#define AHEAD(form, kind, nt) \
+    static void ahead_##form##_##kind##_##nt(__m512i *sums, const run *r) { sum_ahead(OZ_FORM_##form, OZ_WKIND_##kind, nt, sums, r); }
 #define UNITS(form, kind, nt) \
     static void units_##form##_##kind##_##nt(__m512i *sums, const run *r) { sum_units(OZ_FORM_##form, OZ_WKIND_##kind, nt, sums, r); }
-#define ALL_SIX(what, form, kind) what(form, kind, 1) what(form, kind, 2) what(form, kind, 3) what(form, kind, 4) what(form, kind, 5) what(form, kind, 6)
-#define OWN(form, kind)                                                                                             \
-    ALL_SIX(WHOLE, form, kind) WHOLE(form, kind, 7) WHOLE(form, kind, 8) WHOLE(form, kind, 9) WHOLE(form, kind, 10) \
-    WHOLE(form, kind, 11) WHOLE(form, kind, 12)
+#define TO_6(what, form, kind) what(form, kind, 1) what(form, kind, 2) what(form, kind, 3) what(form, kind, 4) what(form, kind, 5) what(form, kind, 6)
+#define TO_8(what, form, kind) TO_6(what, form, kind) what(form, kind, 7) what(form, kind, 8)
+#define FROM_9(what, form, kind) what(form, kind, 9) what(form, kind, 10) what(form, kind, 11) what(form, kind, 12)
 /* A piece of a panel, expanded: then it is of the form's own kind. */
 #define EXPAND(form, kind)                                                                                                    \
     static void expand_##form##_##kind(uint8_t *dst, const uint8_t *codes, int64_t n_chunks, const __m512i *from) {           \
         __m512i book[4];                                                                                                      \
+        const size_t size = 64 * (size_t)(oz_chunk_cols(OZ_WKIND_##kind) / step_cols(OZ_FORM_##form));                        \
         oz_load_book(book, OZ_WKIND_##kind, from);                                                                            \
-        const int steps = oz_chunk_cols(OZ_WKIND_##kind) / step_cols(OZ_FORM_##form);                                         \
-        for (int64_t c = 0; c < n_chunks; c++, codes += OZ_PITCH, dst += 64 * steps) {                                        \
-            for (int v = 0; v < OZ_VECTORS; v++) {                                                                            \
-                _mm_prefetch((const char *)codes + 64 * v + AHEAD, _MM_HINT_T0);                                              \
-                const oz_chunk k = oz_load_chunk(OZ_WKIND_##kind, codes + 64 * v, book);                                            \
-                for (int j = 0; j < steps; j++) _mm512_store_si512(dst + 64 * (j + PIECE * v), expand(OZ_FORM_##form, OZ_WKIND_##kind, &k, j, book)); \
-            }                                                                                                                 \
-        }                                                                                                                     \
+        for (int64_t c = 0; c < n_chunks; c++, codes += OZ_PITCH, dst += size) expand_chunks(OZ_FORM_##form, OZ_WKIND_##kind, dst, codes, book); \
     }
-OWN(F32, F32) OWN(BF16, BF16) OWN(Q8, I8) ALL_SIX(UNITS, F32, F32) ALL_SIX(UNITS, BF16, BF16)
+TO_8(WHOLE, F32, F32) FROM_9(WHOLE, F32, F32) TO_8(WHOLE, BF16, BF16) FROM_9(WHOLE, BF16, BF16) TO_8(WHOLE, Q8, I8) FROM_9(WHOLE, Q8, I8)
+FROM_9(AHEAD, F32, F32) FROM_9(AHEAD, BF16, BF16) TO_6(UNITS, F32, F32) TO_6(UNITS, BF16, BF16)
 EXPAND(F32, F16) EXPAND(F32, BF16) EXPAND(F32, I8) EXPAND(F32, L4) EXPAND(F32, F8) EXPAND(BF16, I8) EXPAND(BF16, L4) EXPAND(BF16, F8)
-ALL_SIX(WHOLE, F32, F16) ALL_SIX(WHOLE, F32, BF16) ALL_SIX(WHOLE, F32, I8) ALL_SIX(WHOLE, F32, F8) ALL_SIX(WHOLE, BF16, I8) ALL_SIX(WHOLE, BF16, F8)
-ALL_SIX(UNITS, F32, I8) ALL_SIX(UNITS, F32, L4) ALL_SIX(UNITS, F32, F8) ALL_SIX(UNITS, BF16, I8) ALL_SIX(UNITS, BF16, L4) ALL_SIX(UNITS, BF16, F8)
+TO_8(WHOLE, F32, F16) TO_8(WHOLE, F32, BF16) TO_8(WHOLE, F32, I8) TO_8(WHOLE, F32, F8) TO_8(WHOLE, BF16, I8) TO_8(WHOLE, BF16, F8)
+TO_6(UNITS, F32, I8) TO_6(UNITS, F32, L4) TO_6(UNITS, F32, F8) TO_6(UNITS, BF16, I8) TO_6(UNITS, BF16, L4) TO_6(UNITS, BF16, F8)
 
+/* [n_tok - 1] */
 typedef struct kind_fns {
     void (*expand)(uint8_t *dst, const uint8_t *codes, int64_t n_chunks, const __m512i *book); /* NULL: the form's own kind */
-    sum_fn *whole[TOKENS], *units[CODED_TOKENS];                                               /* [n_tok - 1]; codes of 4 bits have units alone */
+    sum_fn *whole[TOKENS], *units[UNIT_TOKENS]; /* codes of 4 bits have units alone */
+    sum_fn *ahead[TOKENS];                      /* of more than RAW_TOKENS, expanding what comes next */
 } kind_fns;
 
 #define SIX(name) name##_1, name##_2, name##_3, name##_4, name##_5, name##_6
-#define WHOLES(form, kind) {SIX(whole_##form##_##kind), whole_##form##_##kind##_7, whole_##form##_##kind##_8, whole_##form##_##kind##_9, whole_##form##_##kind##_10, whole_##form##_##kind##_11, whole_##form##_##kind##_12}
-#define EXPANDED(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {expand_##form##_##kind, {SIX(whole_##form##_##kind)}, {SIX(units_##form##_##kind)}}
-#define EXPANDED_WHOLE(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {expand_##form##_##kind, {SIX(whole_##form##_##kind)}, {NULL}}
-#define EXPANDED_UNITS(form, kind) [OZ_FORM_##form][OZ_WKIND_##kind] = {expand_##form##_##kind, {NULL}, {SIX(units_##form##_##kind)}}
+#define EIGHT(name) SIX(name), name##_7, name##_8
+#define FOUR_MORE(name) name##_9, name##_10, name##_11, name##_12
+#define OTHER(form, kind, whole, units) [OZ_FORM_##form][OZ_WKIND_##kind] = {expand_##form##_##kind, {whole}, {units}, {NULL}}
+#define BOTH(form, kind) OTHER(form, kind, EIGHT(whole_##form##_##kind), SIX(units_##form##_##kind))
 static const kind_fns fns[OZ_FORM_COUNT][OZ_WKIND_COUNT] = {
-    EXPANDED_WHOLE(F32, F16), EXPANDED_WHOLE(F32, BF16), EXPANDED(F32, I8), EXPANDED(F32, F8), EXPANDED_UNITS(F32, L4),
-    EXPANDED(BF16, I8), EXPANDED(BF16, F8), EXPANDED_UNITS(BF16, L4),
-    [OZ_FORM_F32][OZ_WKIND_F32] = {NULL, WHOLES(F32, F32), {SIX(units_F32_F32)}},
-    [OZ_FORM_BF16][OZ_WKIND_BF16] = {NULL, WHOLES(BF16, BF16), {SIX(units_BF16_BF16)}},
-    [OZ_FORM_Q8][OZ_WKIND_I8] = {NULL, WHOLES(Q8, I8), {NULL}},
+    OTHER(F32, F16, EIGHT(whole_F32_F16), NULL), OTHER(F32, BF16, EIGHT(whole_F32_BF16), NULL), OTHER(F32, L4, NULL, SIX(units_F32_L4)), OTHER(BF16, L4, NULL, SIX(units_BF16_L4)),
+    BOTH(F32, I8), BOTH(F32, F8), BOTH(BF16, I8), BOTH(BF16, F8),
+    [OZ_FORM_F32][OZ_WKIND_F32] = {NULL, {EIGHT(whole_F32_F32), FOUR_MORE(whole_F32_F32)}, {SIX(units_F32_F32)}, {[RAW_TOKENS] = FOUR_MORE(ahead_F32_F32)}},
+    [OZ_FORM_BF16][OZ_WKIND_BF16] = {NULL, {EIGHT(whole_BF16_BF16), FOUR_MORE(whole_BF16_BF16)}, {SIX(units_BF16_BF16)}, {[RAW_TOKENS] = FOUR_MORE(ahead_BF16_BF16)}},
+    [OZ_FORM_Q8][OZ_WKIND_I8] = {NULL, {EIGHT(whole_Q8_I8), FOUR_MORE(whole_Q8_I8)}, {NULL}, {NULL}},
 };
 static const oz_wkind own_kinds[OZ_FORM_COUNT] = {[OZ_FORM_F32] = OZ_WKIND_F32, [OZ_FORM_BF16] = OZ_WKIND_BF16, [OZ_FORM_Q8] = OZ_WKIND_I8};
 
@@ -219,13 +255,16 @@ typedef struct block {
     oz_form form;                 /* of the loop: F8 activations are floats */
     const kind_fns *fns;
     int64_t elem, unit_bytes;     /* of an activation, of a unit of a stream of codes */
-    bool grouped, whole;          /* scales by groups; one chain a row */
+    bool grouped, whole, expands; /* scales by groups; one chain a row; codes go to memory as the instruction takes them */
     __m512i book[4];
     int64_t tok0, n_tok, tile, n_tiles;
     int64_t first; int n_panel;   /* panels at hand */
     int64_t full_units;           /* those whose columns x has all of */
+    int64_t last;                 /* panel of the call */
     const uint8_t *expanded;      /* or NULL: of the piece at hand, n_panel of PIECE steps */
     int64_t piece0;               /* its first unit */
+    uint8_t *room[2];             /* pieces at hand and next, which change places */
+    int64_t next_units, ready;    /* of the next piece: what the first tile may expand, and has */
     __m512i sums[MAX_BLOCK * MAX_PANELS * OZ_VECTORS];
     uint8_t tail[MAX_BLOCK][4 * UNIT]; /* activations of the last, partial unit, padded with zeros */
     int32_t x_sum[MAX_BLOCK];         /* Q8: the sum of a token's activations */
@@ -242,7 +281,7 @@ static const uint8_t *x_row(const block *b, int64_t tok) {
 }
 
 /* sums of tile i go on over units [u0, u1) of K. */
-static void sum_run(const block *b, __m512i *sums, int64_t i, int64_t u0, int64_t u1) {
+static void sum_run(block *b, __m512i *sums, int64_t i, int64_t u0, int64_t u1) {
     static const float ones[OZ_PANEL] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const oz_cpu_packed *w = b->t->w;
     const int64_t tok = tile_start(b, i), n_tok = tile_start(b, i + 1) - tok, full = u1 < b->full_units ? u1 : b->full_units;
@@ -250,10 +289,6 @@ static void sum_run(const block *b, __m512i *sums, int64_t i, int64_t u0, int64_
     sum_fn *sum = b->tiling->sum ? b->tiling->sum : (b->whole ? of->whole : of->units)[n_tok - 1];
     run r = {.ld = b->t->x.ld * b->elem, .x = x_row(b, tok) + u0 * UNIT * b->elem, .n_units = full - u0, .n_tok = (int)n_tok, .n_panel = b->n_panel, .book = b->book};
     r.cold = !b->expanded && i == 0;
-    if (b->expanded && i == 0) {
-        r.next = w->codes + (size_t)b->first * w->panel_bytes + b->unit_bytes * u1; /* the next piece, or the next panel's first */
-        r.next_step = b->unit_bytes * step_cols(b->form) / UNIT;
-    }
     const int64_t unit_bytes = b->expanded ? 64 * UNIT / step_cols(b->form) : b->unit_bytes;
     r.codes = b->expanded ? b->expanded + unit_bytes * (u0 - b->piece0) : w->codes + (size_t)b->first * w->panel_bytes + unit_bytes * u0;
     r.stride = b->expanded ? OZ_PITCH * PIECE : w->panel_bytes, r.apart = b->expanded ? 64 * PIECE : w->panel_bytes / OZ_VECTORS;
@@ -261,10 +296,15 @@ static void sum_run(const block *b, __m512i *sums, int64_t i, int64_t u0, int64_
     r.scales = b->grouped ? w->scales + (b->first * w->n_groups + u0 / units_group) * OZ_PANEL : ones;
     r.scale_stride = b->grouped ? (size_t)(w->n_groups * OZ_PANEL) : 0;
     r.units_group = units_group, r.units_left = units_group - u0 % units_group;
-    if (full > u0) sum(sums, &r);
+    if (i == 0 && b->next_units > 0 && full > u0) {
+        r.n_units = b->ready = b->next_units < full - u0 ? b->next_units : full - u0;
+        r.next = w->codes + (size_t)b->first * w->panel_bytes + b->unit_bytes * u1, r.room = b->room[1]; /* panels follow each other as pieces do */
+        of->ahead[n_tok - 1](sums, &r);
+        r.codes += unit_bytes * r.n_units, r.x += r.n_units * UNIT * b->elem, r.n_units = full - u0 - r.n_units;
+    }
+    if (r.n_units > 0) sum(sums, &r);
     if (u1 == full) return;
-    const int64_t done = full > u0 ? full - u0 : 0;
-    r.codes += unit_bytes * done;
+    if (r.n_units > 0) r.codes += unit_bytes * r.n_units;
     if (b->grouped) r.scales += (full / units_group - u0 / units_group) * OZ_PANEL, r.units_left = 1;
     r.x = b->tail[tok], r.ld = sizeof b->tail[0], r.n_units = 1;
     sum(sums, &r);
@@ -320,25 +360,35 @@ static void store_tile(const block *b, const __m512i *sums, int64_t i) {
     }
 }
 
-/* The panels at hand, all pieces of K and all tiles. */
-static void multiply_panels(block *b, uint8_t *room) {
+/* Units [u0, u1) of the panels at hand, but for those that were expanded ahead. */
+static void expand_piece(block *b, int64_t u0, int64_t u1) {
     const oz_cpu_packed *w = b->t->w;
-    const bool expands = b->fns->expand && !b->tiling->raw && (b->n_tok > CODED_TOKENS || b->tiling->sum);
-    const int64_t n_units = (w->head.cols + UNIT - 1) / UNIT, piece = expands || b->n_tiles > 1 ? PIECE * step_cols(b->form) / UNIT : n_units; /* one tile streams */
+    uint8_t *dst = b->room[0];
+    for (int p = 0; p < b->n_panel; p++, dst += PIECE * OZ_PITCH) {
+        const uint8_t *codes = w->codes + (size_t)(b->first + p) * w->panel_bytes + (u0 + b->ready) * b->unit_bytes;
+        b->fns->expand(dst + b->ready * UNIT / step_cols(b->form) * OZ_PITCH / OZ_VECTORS, codes, (u1 - u0 - b->ready) * b->unit_bytes / OZ_PITCH, b->book);
+    }
+    b->expanded = b->room[0], b->piece0 = u0, b->ready = 0;
+}
+
+/* The panels at hand, all pieces of K and all tiles. */
+static void multiply_panels(block *b) {
+    const oz_cpu_packed *w = b->t->w;
+    const bool ahead = b->expands && !b->tiling->sum && b->whole && oz_is_8bit(w->kind);
+    const int64_t n_units = (w->head.cols + UNIT - 1) / UNIT, piece = b->expands || b->n_tiles > 1 ? PIECE * step_cols(b->form) / UNIT : n_units; /* one tile streams */
     const int64_t n_vec = OZ_VECTORS * b->n_panel;
     for (int64_t i = 0; i < b->n_tiles; i++) { /* sums [tiles][vectors, tokens of the tile] */
         const int64_t tok = tile_start(b, i), n_tok = tile_start(b, i + 1) - tok;
         for (int64_t j = 0; j < n_vec * n_tok; j++) b->sums[tok * n_vec + j] = _mm512_set1_epi32(b->form == OZ_FORM_Q8 ? -128 * b->x_sum[tok + j % n_tok] : 0);
     }
+    b->expanded = NULL, b->next_units = 0;
     for (int64_t u0 = 0; u0 < n_units; u0 += piece) {
-        const int64_t u1 = u0 + piece < n_units ? u0 + piece : n_units;
-        b->expanded = NULL;
-        if (expands) {
-            for (int p = 0; p < b->n_panel; p++)
-                b->fns->expand(room + (size_t)p * PIECE * OZ_PITCH, w->codes + (size_t)(b->first + p) * w->panel_bytes + u0 * b->unit_bytes, (u1 - u0) * b->unit_bytes / OZ_PITCH, b->book);
-            b->expanded = room, b->piece0 = u0;
-        }
+        const int64_t u1 = u0 + piece < n_units ? u0 + piece : n_units, left = u1 < n_units ? n_units - u1 : b->first < b->last ? n_units : 0;
+        if (b->expands) expand_piece(b, u0, u1);
+        if (ahead) b->next_units = left < piece ? left : piece;
         for (int64_t i = 0; i < b->n_tiles; i++) sum_run(b, b->sums + tile_start(b, i) * n_vec, i, u0, u1);
+        uint8_t *const used = b->room[0];
+        if (ahead) b->room[0] = b->room[1], b->room[1] = used;
     }
     for (int64_t i = 0; i < b->n_tiles; i++) {
         __m512i *sums = b->sums + tile_start(b, i) * n_vec;
@@ -390,6 +440,14 @@ static void book_of(__m512i book[4], const oz_cpu_packed *w, oz_form form) {
     book[0] = _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
 }
 
+/* Codes are expanded for each tile of up to 8 tokens anew, or of more than two such tiles once. */
+static void tiles_of(block *b) {
+    const bool own = !b->fns->expand, few = b->n_tok <= (b->whole ? 2 * RAW_TOKENS : UNIT_TOKENS);
+    b->expands = !own && !b->tiling->raw && (b->tiling->sum || !few);
+    b->tile = b->tiling->sum ? b->tiling->tokens : !b->whole ? UNIT_TOKENS : own || b->expands ? TOKENS : RAW_TOKENS;
+    b->n_tiles = (b->n_tok + b->tile - 1) / b->tile;
+}
+
 void oz_gemm__avx512(const oz_gemm_task *t, oz_form form, const oz_tiling *tiling, int64_t panel0, int64_t panel1) {
     _Alignas(64) uint8_t room[MAX_PANELS * PIECE * OZ_PITCH];
     const oz_cpu_packed *w = t->w;
@@ -400,21 +458,21 @@ void oz_gemm__avx512(const oz_gemm_task *t, oz_form form, const oz_tiling *tilin
     b.grouped = w->scales && !oz_scale_is_last(w);
     b.whole = !b.grouped && kind != OZ_WKIND_L4;
     book_of(b.book, w, form);
-    b.tile = b.whole || tiling->sum ? tiling->tokens : CODED_TOKENS;
     for (b.tok0 = 0; b.tok0 < t->n_tok; b.tok0 += tiling->block) {
         b.n_tok = t->n_tok - b.tok0 < tiling->block ? t->n_tok - b.tok0 : tiling->block;
-        b.n_tiles = (b.n_tok + b.tile - 1) / b.tile;
+        tiles_of(&b);
+        b.room[0] = room, b.room[1] = room + PIECE * OZ_PITCH, b.ready = 0, b.last = panel1 - 1;
         block_begin(&b);
         for (b.first = panel0; b.first < panel1; b.first += b.n_panel) {
             const int64_t left = panel1 - b.first;
             b.n_panel = (int)(left < tiling->panels ? left : tiling->panels);
-            multiply_panels(&b, room);
+            multiply_panels(&b);
         }
     }
 }
 
 /* Activations of 96 tokens stay in L2 while panels pass. */
-static const oz_tiling vectors = {.tokens = TOKENS, .panels = 1, .block = 96};
+static const oz_tiling vectors = {.panels = 1, .block = 96};
 void oz_gemm_f32__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { oz_gemm__avx512(t, OZ_FORM_F32, &vectors, panel0, panel1); }
 void oz_gemm_bf16__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { oz_gemm__avx512(t, OZ_FORM_BF16, &vectors, panel0, panel1); }
 void oz_gemm_q8__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1) { oz_gemm__avx512(t, OZ_FORM_Q8, &vectors, panel0, panel1); }

@@ -20,7 +20,7 @@ typedef struct oz_run {
     bool cold;                           /* codes may not be in a cache yet */
     const float *scales; size_t scale_stride; /* coded kinds: of the first unit's group, floats from one panel to the next; 0: not by groups */
     int64_t units_group, units_left;     /* units a group; of the first one, what is left */
-    const uint8_t *next; int64_t next_step; /* or NULL: codes that will be expanded next, to prefetch; bytes of them a step */
+    const uint8_t *next; uint8_t *room;  /* codes of 8 bits that are expanded meanwhile, a chunk of them for one that is multiplied; NULL: none */
     const __m512i *book;                 /* of 4 bits one vector, of 8 bits four */
 } oz_run;
 typedef void oz_sum_fn(__m512i *sums, const oz_run *r); /* sums [n_panel, OZ_VECTORS, n_tok] go on */
@@ -29,7 +29,7 @@ typedef void oz_sum_fn(__m512i *sums, const oz_run *r); /* sums [n_panel, OZ_VEC
 typedef struct oz_tiling {
     int64_t block, tokens, panels;
     bool raw;       /* sum takes codes as they are */
-    oz_sum_fn *sum; /* takes up to so many tokens and panels, of the form's own kind or expanded; NULL: AVX-512's functions */
+    oz_sum_fn *sum; /* takes up to so many tokens and panels, of the form's own kind or expanded; NULL: AVX-512's functions, which have tiles of their own */
 } oz_tiling;
 void oz_gemm__avx512(const oz_gemm_task *t, oz_form form, const oz_tiling *tiling, int64_t panel0, int64_t panel1);
 void oz_gemm_f32__avx512(const oz_gemm_task *t, int64_t panel0, int64_t panel1); /* forms F32 and F8 */
