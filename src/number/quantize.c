@@ -60,17 +60,20 @@ static inline float int_nearest(float v, float lo, float hi) {
     return (v + whole) - whole;
 }
 
-/* Three bits of fraction, or below 2^-6 whole steps of 2^-9. */
+static inline uint32_t either(bool choose, uint32_t a, uint32_t b) { return (a & -(uint32_t)choose) | (b & ~-(uint32_t)choose); }
+
+/* Three bits of fraction, or below 2^-6 whole steps of 2^-9. Magnitudes are in the order of their bits; they are chosen by masks, since compilers make
+ * no vectors of branches. */
 static inline float e4m3_nearest(float x) {
-    const float steps = 0x1.8p14f, most = 448;
-    const float v = fabsf(x), subnormal = (v + steps) - steps;
-    uint32_t u;
-    float normal;
-    memcpy(&u, &v, sizeof u);
-    u = (u + 0x7ffffu + (u >> 20 & 1)) & ~0xfffffu;
-    memcpy(&normal, &u, sizeof normal);
-    normal = normal > most ? most : normal;
-    return copysignf(v < 0x1p-6f ? subnormal : normal, x);
+    const float steps = 0x1.8p14f, whole = (fabsf(x) + steps) - steps;
+    const uint32_t most = 0x43e00000 /* 448 */, least = 0x3c800000 /* 2^-6 */, infinite = 0x7f800000, sign = 1u << 31;
+    uint32_t u, subnormal;
+    memcpy(&u, &x, sizeof u);
+    memcpy(&subnormal, &whole, sizeof subnormal);
+    const uint32_t v = u & ~sign, normal = (v + 0x7ffff + (v >> 20 & 1)) & ~0xfffffu, clamped = either(normal > most, most, normal);
+    u = (u & sign) | either(v < least, subnormal, either(v > infinite, v, clamped)); /* NaN stays */
+    memcpy(&x, &u, sizeof x);
+    return x;
 }
 
 /* Of a group with one scale. */

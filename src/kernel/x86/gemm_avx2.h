@@ -23,6 +23,11 @@ static inline int64_t oz_tile_start_avx2(int64_t n_tok, int64_t i) {
 /* y = sum * (scale * x_scale) + bias for tokens [tok, tok + n_tok) of one panel; sums [n_tok, PANEL]. Rows past the last are not stored. */
 void oz_tile_store_avx2(const oz_gemm_task *t, int64_t panel, int64_t tok, int64_t n_tok, const float *sums);
 
+/* e4m3: behind a panel's codes stands a float a row, NaN where a code of the row is NaN and else -0, to be added to the sum. */
+static inline const float *oz_nan_rows_avx2(const oz_cpu_packed *w, int64_t panel) {
+    return (const float *)(w->codes + (size_t)(panel + 1) * w->panel_bytes) - OZ_PANEL;
+}
+
 void oz_gemm_f32__avx2(const oz_gemm_task *t, int64_t panel0, int64_t panel1); /* forms F32 and F8 */
 void oz_gemm_q8__avx2(const oz_gemm_task *t, int64_t panel0, int64_t panel1);
 void oz_gemm_init__avx2(oz_cpu_table *t);

@@ -235,7 +235,7 @@ static void multiply_tile(const oz_gemm_task *t, const panels *p, int64_t tok, i
     for (int i = 0; i < p->n; i++) {
         float *s = sums + i * n_tok * PANEL;
         if (w->kind == OZ_WKIND_F8) {
-            const float *nan = oz_nan_rows(w, p->first + i);
+            const float *nan = oz_nan_rows_avx2(w, p->first + i);
             for (int l = 0; l < n_tok * PANEL; l++) s[l] += nan[l % PANEL];
         }
         oz_tile_store_avx2(t, p->first + i, tok, n_tok, s);

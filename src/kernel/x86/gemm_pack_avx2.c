@@ -45,8 +45,43 @@ static void read_u4(float *dst, const uint8_t *panel, int lane, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) dst[k] = (float)(panel[k * PANEL / 2 + lane % 8] >> lane / 8 * 4 & 15);
 }
 
+/* ---- e4m3: loading waits for it, so 8 columns of all rows go at a time ---- */
+
 static size_t panel_bytes_f8(int64_t cols) { return panel_bytes(cols, PANEL) + PANEL * sizeof(float); }
-OZ_F8_KIND(AT_HALVES)
+
+/* 8 codes as 16-bit numbers: value / 256 is exact in f16, and is its code moved up by 7 bits. Columns that are none are zero; *nan gathers those that are NaN. */
+static __m128i codes_f8(const float *row, int64_t n, __m256 *nan) {
+    const __m256i some = _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    const __m256 v = _mm256_maskload_ps(row, some), bad = _mm256_cmp_ps(v, v, _CMP_UNORD_Q);
+    const __m128i h = _mm256_cvtps_ph(_mm256_mul_ps(v, _mm256_set1_ps(0x1p-8f)), _MM_FROUND_TO_NEAREST_INT), magnitude = _mm_set1_epi16(0x7f);
+    const __m128i all = _mm_packs_epi32(_mm256_castsi256_si128(_mm256_castps_si256(bad)), _mm256_extracti128_si256(_mm256_castps_si256(bad), 1));
+    *nan = _mm256_or_ps(*nan, bad);
+    return _mm_or_si128(_mm_and_si128(_mm_srli_epi16(h, 8), _mm_set1_epi16(0x80)), _mm_and_si128(_mm_or_si128(_mm_srli_epi16(h, 7), all), magnitude));
+}
+
+/* 8 x 8 words, lines to columns. */
+static void transpose_words(__m128i v[8]) {
+    __m128i a[8], b[8];
+    for (int i = 0; i < 4; i++) a[2 * i] = _mm_unpacklo_epi16(v[i], v[i + 4]), a[2 * i + 1] = _mm_unpackhi_epi16(v[i], v[i + 4]);
+    for (int i = 0; i < 4; i++) b[2 * i] = _mm_unpacklo_epi16(a[i], a[i + 4]), b[2 * i + 1] = _mm_unpackhi_epi16(a[i], a[i + 4]);
+    for (int i = 0; i < 4; i++) v[2 * i] = _mm_unpacklo_epi16(b[i], b[i + 4]), v[2 * i + 1] = _mm_unpackhi_epi16(b[i], b[i + 4]);
+}
+
+static void pack_f8(uint8_t *dst, const float *codes, int64_t cols) {
+    float *nan_rows = (float *)(dst + panel_bytes_f8(cols)) - PANEL;
+    __m256 nan[PANEL];
+    for (int i = 0; i < PANEL; i++) nan[i] = _mm256_setzero_ps();
+    for (int64_t k = 0; k < cols; k += 8) {
+        const int64_t n = cols - k < 8 ? cols - k : 8;
+        __m128i words[8]; /* of rows i and i + 8, a column each */
+        for (int i = 0; i < 8; i++)
+            words[i] = _mm_or_si128(codes_f8(codes + i * cols + k, n, &nan[i]), _mm_slli_epi16(codes_f8(codes + (i + 8) * cols + k, n, &nan[i + 8]), 8));
+        transpose_words(words);
+        for (int64_t j = 0; j < n; j++) _mm_store_si128((__m128i *)(dst + AT_HALVES(k + j, 0)), words[j]);
+    }
+    for (int i = 0; i < PANEL; i++) nan_rows[i] = _mm256_movemask_ps(nan[i]) ? NAN : -0.0f;
+}
+OZ_ARRAY_READ(f8, uint8_t, AT_HALVES, oz_f32_from_e4m3)
 
 /* ---- a row as values, a tile into y ---- */
 

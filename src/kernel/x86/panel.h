@@ -18,12 +18,6 @@ static inline float oz_f32_of_bits(uint32_t u) {
     return f;
 }
 
-/* value / 256 is exact in f16, and is its e4m3 code moved up by 7 bits. */
-static inline uint8_t oz_e4m3_of_exact(float v) {
-    uint16_t h = _cvtss_sh(v * 0x1p-8f, _MM_FROUND_TO_NEAREST_INT);
-    return (uint8_t)((h >> 8 & 0x80) | (isnan(v) ? 0x7f : h >> 7 & 0x7f));
-}
-
 #define OZ_TO_SAME(v) (v)
 #define OZ_TO_F16(v) _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT)
 #define OZ_TO_BF16(v) (uint16_t)(oz_f32_bits(v) >> 16)
@@ -70,27 +64,6 @@ static inline void oz_scale_codes(float *dst, const oz_cpu_packed *w, int64_t r)
         for (int64_t k = 0; k < w->head.cols; k++) dst[k] = w->codebook[(int)dst[k]];                         \
         oz_scale_codes(dst, w, r);                                                                            \
     }
-
-/* e4m3: an array of codes, and at a panel's end a float a row, NaN where a code of the row is NaN and else -0, to be added to the sum. */
-#define OZ_F8_KIND(at)                                                                                        \
-    static void pack_f8(uint8_t *dst, const float *codes, int64_t cols) {                                     \
-        float *nan_rows = (float *)(dst + panel_bytes_f8(cols)) - OZ_PANEL;                                   \
-        for (int i = 0; i < OZ_PANEL; i++) nan_rows[i] = -0.0f;                                               \
-        for (int64_t k = 0; k < cols; k++) {                                                                  \
-            for (int i = 0; i < OZ_PANEL; i++) {                                                              \
-                const float v = codes[i * cols + k];                                                          \
-                dst[at(k, i)] = oz_e4m3_of_exact(v);                                                          \
-                if (isnan(v)) nan_rows[i] = NAN;                                                              \
-            }                                                                                                 \
-        }                                                                                                     \
-    }                                                                                                         \
-    static void read_f8(float *dst, const uint8_t *panel, int lane, int64_t cols) {                           \
-        for (int64_t k = 0; k < cols; k++) dst[k] = oz_f32_from_e4m3(panel[at(k, lane)]);                     \
-    }
-
-static inline const float *oz_nan_rows(const oz_cpu_packed *w, int64_t panel) {
-    return (const float *)(w->codes + (size_t)(panel + 1) * w->panel_bytes) - OZ_PANEL;
-}
 
 /* One scale a row and no offset: the scale is applied to the sum of codes. Else it belongs to a group's part of the sum. */
 static inline bool oz_scale_is_last(const oz_cpu_packed *w) { return w->n_groups == 1 && !w->offsets; }
