@@ -203,7 +203,7 @@ static oz_status layer_run(job *j, oz_kl_module *items, sums *all, size_t n, int
     for (size_t i = 0; i < n; i++) {
         if (items[i].layer != layer) continue;
         j->hybrids[j->n_hybrids++] = (hybrid){.item = &items[i], .sums = &all[i]};
-        if (j->n_hybrids == TOGETHER) OZ_TRY(hybrids_run(j, layer, err));
+        if (j->n_hybrids == (layer ? TOGETHER : 1)) OZ_TRY(hybrids_run(j, layer, err)); /* a first layer comes with the embedding */
     }
     if (j->n_hybrids) OZ_TRY(hybrids_run(j, layer, err));
     for (int64_t i = 0; layer + 1 < j->n_layers && i < j->n_windows; i++) {

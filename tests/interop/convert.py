@@ -189,6 +189,11 @@ def by_recipe(name, groups, shape=SMALL):
     return path(name)
 
 
+def by_budget(name, size, shape, *more):
+    ounce('quantize', small(None, None, shape), '-o', path(name), '--target-bytes', size, *more, '--force', *calibration())
+    return path(name)
+
+
 def sources():
     for n in [*gen_quantized.NAMES, *gen_quantized.MORE]: yield n, lambda n=n: (gen_quantized.write(n, path(n)), path(n))[1], []
     for n in ('gemma3', 'phi3', 'mixtral'): yield n + '.gguf', lambda n=n: f'tests/golden/gguf/{n}.gguf', []
@@ -197,6 +202,9 @@ def sources():
     for n, groups in RECIPES.items():
         yield n, lambda n=n, groups=groups: by_recipe(n, groups), []
         yield n + ' with experts', lambda n=n, groups=groups: by_recipe(n + '-experts', groups, EXPERTS), []
+    yield 'budget', lambda: by_budget('budget', 200000, SMALL), [] # of 4 bits with zero points, and of 8
+    yield 'budget without zero points', lambda: by_budget('budget-rich', 400000, SMALL, '--scheme', 'W8A16'), []
+    yield 'budget with experts', lambda: by_budget('budget-experts', 170000, EXPERTS, '--method', 'gptq'), []
     take = lambda pattern, s, shape=SMALL: ['--take', f'{pattern}={small(str(s) + "-" + shape["model_type"], s, shape)}']
     yield 'hybrid of widths', lambda: small('W4A16', 'W4A16'), take(r're:.*down_proj', None) + take(r're:.*layers\.1\.self_attn', 'W8A16')
     yield 'hybrid of inputs', lambda: small('W8A8', 'W8A8'), take(r're:.*down_proj', None) + take(r're:.*layers\.0\.self_attn', 'W4A16') + take(r're:.*layers\.1\.self_attn', 'FP8_DYNAMIC')
