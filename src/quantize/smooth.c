@@ -33,7 +33,7 @@ typedef struct search {
     size_t n;
     int64_t n_units, scratch; /* floats of a thread */
     float *mem;
-    double *sums;             /* [n_units] */
+    double *sums;             /* [n_units] of squared errors */
     float *ends;              /* [n_units, 2]: the range of a unit's weights */
     oz_err *errs;             /* of each thread */
     oz_pool *pool;
@@ -83,9 +83,9 @@ static oz_status unit_run(const search *s, int64_t unit, float *scratch, oz_err 
     float *out = s->phase == OUTPUTS ? y : more;
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n, (int)cols, 1.0f, w, (int)cols, x, (int)cols, 0.0f, out, (int)n);
     double sum = 0;
-    for (int64_t i = 0; i < rows * n; i++) {
-        const float e = s->phase == OUTPUTS ? y[i] : out[i] - y[i];
-        sum += (double)e * e;
+    for (int64_t i = 0; s->phase == ERRORS && i < rows * n; i++) {
+        const float e = out[i] - y[i];
+        sum += (double)e * (double)e;
     }
     s->sums[unit] = sum;
     return OZ_OK;
