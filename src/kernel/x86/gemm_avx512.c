@@ -22,7 +22,7 @@
  * tenth as one chain after the other, each its own stream. 12 tokens by a panel of a form's own kind are 24 sums, which with 2 vectors of weights
  * and one of activations fill the registers; 8 leave room for the tables of 8-bit codes, and units have 6 tokens, sums and chains. Kinds that need
  * expanding do it in registers for up to two tiles of 8; for more, a piece of K is expanded into L2 once for all tiles of a block of tokens, and is then
- * what a form's own kind is. While the first tile multiplies, the next piece of 8-bit codes is expanded (512 tokens: 4 to 7 % faster than before the tile). K is cut
+ * what a form's own kind is. While the first tile multiplies, the next piece of 8-bit codes is expanded (512 tokens: some 5 % faster than before the tile, in a few runs). K is cut
  * into pieces that with the block's activations fit in L2; sums are parked between pieces. Tiles and pieces do not show in a sum: a token's result does
  * not depend on its company. Another level may bring tiles of its own (oz_tiling; gemm_amx.c).
  *
