@@ -284,11 +284,7 @@ static oz_status recipe_write(const job *j, oz_err *err) {
     if (j->q->transform) json_object_set_new(r, "folding", json_pack("{s:s, s:o, s:i}", "by", j->q->transform->name, "strength", j->q->strength > 0 ? json_real(j->q->strength) : json_string("searched"), "folds", (int)j->q->n_folds));
     if (j->q->recipe) json_object_set(r, "recipe", j->q->recipe);
     if (j->q->budget) json_object_set(r, "budget", j->q->budget);
-    char *text = json_dumps(r, JSON_INDENT(2) | JSON_SORT_KEYS), *path = oz_path_join(j->work.out, "ounce_recipe.json"), *line = oz_asprintf("%s\n", text);
-    oz_status st = oz_file_write_atomic(path, line, strlen(line), err);
-    oz_free(line);
-    oz_free(path);
-    free(text);
+    oz_status st = oz_quantize_recipe_write(r, j->work.out, err);
     json_decref(r);
     return st;
 }

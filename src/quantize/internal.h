@@ -51,6 +51,9 @@ oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err 
 typedef struct oz_modifier { char *path; bool gptq, moves /* scales, and rounds nothing */; double dampening, strength; const char *preset; json_t *targets, *config; } oz_modifier;
 struct oz_recipe { json_t *json; oz_modifier *items; size_t n, cap; double dampening; /* of those that are GPTQ */ const oz_transform *transform; double strength; };
 
+/* ounce_recipe.json in dir: how a checkpoint was made. */
+oz_status oz_quantize_recipe_write(const json_t *recipe, const char *dir, oz_err *err);
+
 typedef struct oz_stream oz_stream;
 /* Rounded to nearest, or kept. */
 oz_status oz_quantize_write_item(oz_quantize *q, oz_quantize_item *it, oz_stream *s, oz_err *err);

@@ -242,15 +242,20 @@ static oz_status write_tensors(oz_quantize *q, const char *dir, oz_pool *pool, o
     return st;
 }
 
-/* How it was made, where text had a say. */
-static oz_status recipe_write(const oz_quantize *q, const char *dir, oz_err *err) {
-    if (!q->budget) return OZ_OK;
-    json_t *r = json_pack("{s:s, s:s, s:O}", "method", "rtn", "scheme", "mixed", "budget", q->budget);
-    char *text = json_dumps(r, JSON_INDENT(2) | JSON_SORT_KEYS), *path = oz_path_join(dir, "ounce_recipe.json"), *line = oz_asprintf("%s\n", text);
+oz_status oz_quantize_recipe_write(const json_t *recipe, const char *dir, oz_err *err) {
+    char *text = json_dumps(recipe, JSON_INDENT(2) | JSON_SORT_KEYS), *path = oz_path_join(dir, "ounce_recipe.json"), *line = oz_asprintf("%s\n", text);
     oz_status st = oz_file_write_atomic(path, line, strlen(line), err);
     oz_free(line);
     oz_free(path);
     free(text);
+    return st;
+}
+
+/* How it was made, where text had a say. */
+static oz_status recipe_write(const oz_quantize *q, const char *dir, oz_err *err) {
+    if (!q->budget) return OZ_OK;
+    json_t *r = json_pack("{s:s, s:s, s:O}", "method", "rtn", "scheme", "mixed", "budget", q->budget);
+    oz_status st = oz_quantize_recipe_write(r, dir, err);
     json_decref(r);
     return st;
 }
