@@ -48,7 +48,7 @@ static const oz_opt_cmd *describe(void) {
     if (cmd.details) return &cmd;
     oz_buf_puts(&details, "Weights are rounded to nearest, without data, in 32-bit floats: the scale is rounded to the model's type first, and codes are computed against "
                           "the rounded scale. MODEL is a dense checkpoint or a GGUF. Embeddings, norms, biases, routers and lm_head are kept.\n\n"
-                          "--method gptq chooses the codes so that the output on calibration text changes least, layer by layer and within a layer in the order of the forward pass: each module is fitted to "
+                          "--method gptq chooses the codes so that the output on calibration text changes least, each token counting by the size of its inputs, layer by layer and within a layer in the order of the forward pass: each module is fitted to "
                           "what the quantized ones before it give. Columns go by the size of their inputs, each one's error made up for by later ones; then all are gone over again, each given all others. Scales and zero "
                           "points are searched (how far to clip), and fitted once more to the codes. A plain text is cut into sequences of --max-seq-length "
                           "tokens, encoded without special tokens; lines of *.jsonl are a sequence each, cut off at that length. The work lies in DIR.gptq; "

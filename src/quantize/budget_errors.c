@@ -51,8 +51,11 @@ static void on_tap(void *arg, const oz_tap *t) {
         input *in = &j->inputs[i];
         if (strcmp(in->modules[0], t->modules[0]) != 0) continue;
         if (j->b->gptq) oz_hessian_add(&in->hessian, j->pool, t->rows, t->n_tok);
-        for (int64_t r = 0; r < t->n_tok; r++)
-            for (int64_t c = 0; c < in->n; c++) in->squares[c] += (double)t->rows[r * in->n + c] * (double)t->rows[r * in->n + c];
+        for (int64_t r = 0; r < t->n_tok; r++) {
+            const float *row = t->rows + r * in->n;
+            const double weight = oz_token_weight(row, in->n);
+            for (int64_t c = 0; c < in->n; c++) in->squares[c] += weight * (double)row[c] * (double)row[c];
+        }
     }
 }
 

@@ -1,6 +1,10 @@
 /* Hessians of linear modules' inputs, and their factors (GPTQ, Frantar et al. 2022).
  *
- * H = sum of x x^T over all rows x that a module reads, in f32; a constant factor does not matter. GPTQ needs U, upper triangular with
+ * H = sum of x x^T / |x| over all rows x that a module reads, in f32; a constant factor does not matter. The paper has x x^T: there a token counts by the square of its size, here by its size.
+ * Few tokens of a trained model have inputs a thousand times larger than all others, and what they lose is divided away by the next norm; the square lets them decide for all, and
+ * counting each token alike (x x^T / |x|^2) is no better than the square (docs/quality.md).
+ *
+ * GPTQ needs U, upper triangular with
  * H^-1 = U^T U, in the order in which columns are quantized. Turned round (rows and columns reversed), H = L L^T gives U = L^-1 turned
  * round, so one Cholesky factorization and one triangular inverse do; inverting H and factoring the inverse, as is usual, takes
  * twice the work and loses digits twice. This part runs in f64: a Hessian of activations easily has a condition of 1e6.
@@ -17,7 +21,7 @@
 /* LAPACK's Cholesky, in Fortran's calling convention; OpenBLAS has it, its C headers do not. */
 void dpotrf_(const char *uplo, const int *n, double *a, const int *lda, int *info, size_t uplo_len);
 
-enum { SUM_TILE = 640, FACTOR_TILE = 128 }; /* the first at most: BLAS is at its best where tiles are large */
+enum { SUM_TILE = 640, SUM_ROWS = 512, FACTOR_TILE = 128 }; /* the first at most: BLAS is at its best where tiles are large */
 
 static int64_t tiles_of(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 static int64_t tile_len(int64_t i, int64_t n, int64_t tile) { return n - i * tile < tile ? n - i * tile : tile; }
@@ -34,15 +38,33 @@ void oz_blas_init(void) { openblas_set_num_threads(1); }
 
 oz_status oz_hessian_init(oz_hessian *h, int64_t n, const char *what, oz_err *err) {
     *h = (oz_hessian){.n = n};
+    OZ_TRY(oz_big_new((void **)&h->rows, (size_t)SUM_ROWS * (size_t)n * sizeof(float), what, err));
     return oz_big_new((void **)&h->sum, (size_t)n * (size_t)n * sizeof(float), what, err);
 }
 
 void oz_hessian_deinit(oz_hessian *h) {
+    oz_big_free(h->rows);
     oz_big_free(h->sum);
     *h = (oz_hessian){0};
 }
 
+double oz_token_weight(const float *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    return sum > 0 ? sqrt((double)n / sum) : 0;
+}
+
 typedef struct addition { oz_hessian *h; const float *x; int64_t n_rows; } addition;
+
+static void weigh_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    (void)thread;
+    const addition *a = arg;
+    const int64_t n = a->h->n;
+    for (int64_t r = begin; r < end; r++) {
+        const float by = (float)sqrt(oz_token_weight(a->x + r * n, n));
+        for (int64_t i = 0; i < n; i++) a->h->rows[r * n + i] = a->x[r * n + i] * by;
+    }
+}
 
 static int64_t sum_tile(int64_t n) { return tiles_of(n, tiles_of(n, SUM_TILE)); }
 
@@ -53,7 +75,7 @@ static void add_tiles(void *arg, int thread, int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; k++) {
         int64_t i, j;
         pair_at(&i, &j, k);
-        const float *x = a->x + i * tile, *y = a->x + j * tile;
+        const float *x = a->h->rows + i * tile, *y = a->h->rows + j * tile;
         float *sum = a->h->sum + i * tile * n + j * tile;
         if (i == j) cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, (int)tile_len(i, n, tile), (int)a->n_rows, 1.0f, x, (int)n, 1.0f, sum, (int)n);
         else cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)tile_len(i, n, tile), (int)tile_len(j, n, tile), (int)a->n_rows, 1.0f, x, (int)n, y, (int)n, 1.0f, sum, (int)n);
@@ -62,7 +84,11 @@ static void add_tiles(void *arg, int thread, int64_t begin, int64_t end) {
 
 void oz_hessian_add(oz_hessian *h, oz_pool *pool, const float *x, int64_t n_rows) {
     const int64_t t = tiles_of(h->n, sum_tile(h->n));
-    oz_pool_run(pool, t * (t + 1) / 2, 1, add_tiles, &(addition){h, x, n_rows});
+    for (int64_t r = 0; r < n_rows; r += SUM_ROWS) {
+        addition a = {h, x + r * h->n, n_rows - r < SUM_ROWS ? n_rows - r : SUM_ROWS};
+        oz_pool_run(pool, a.n_rows, 32, weigh_rows, &a);
+        oz_pool_run(pool, t * (t + 1) / 2, 1, add_tiles, &a);
+    }
     h->n_rows += n_rows;
 }
 

@@ -168,8 +168,10 @@ oz_status oz_stream_copy(oz_stream *s, const char *name, const void *data, size_
 enum { OZ_GPTQ_BLOCK = 128, OZ_GPTQ_PASSES = 3 }; /* columns whose errors reach the columns after the block together */
 void oz_blas_init(void); /* before the first of the following: one thread a BLAS call */
 
-/* Sum of x x^T over the rows x that modules read. */
-typedef struct oz_hessian { int64_t n, n_rows; float *sum; /* [n, n]; until closed, what is on and below the diagonal */ } oz_hessian;
+/* What the token of a row that modules read counts: 1 / the row's root mean square; 0: a row of zeros. */
+double oz_token_weight(const float *x, int64_t n);
+/* Sum of x x^T over the rows x that modules read, each times its token's weight. */
+typedef struct oz_hessian { int64_t n, n_rows; float *sum; /* [n, n]; until closed, what is on and below the diagonal */ float *rows; /* scratch */ } oz_hessian;
 oz_status oz_hessian_init(oz_hessian *h, int64_t n, const char *what, oz_err *err);
 void oz_hessian_deinit(oz_hessian *h);
 void oz_hessian_add(oz_hessian *h, oz_pool *pool, const float *x, int64_t n_rows); /* x [n_rows, n]; allocates nothing of ours */
