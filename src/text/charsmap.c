@@ -92,7 +92,44 @@ void oz_charsmap_free(oz_charsmap **map) {
     *map = NULL;
 }
 
-bool oz_charsmap_run(oz_buf *out, const oz_charsmap *m, oz_slice in) {
+/* Which of the new characters come from the first characters of the text: the reference numbers the old ones, and a new one takes the next number, but
+ * those that a replacement has more than it had before stay at the last one, and what it has less is skipped after the last one so far. */
+typedef struct origin {
+    size_t n_old, next, bytes; /* so many old ones are the text's beginning; number of the next; bytes of new ones that come from them */
+    size_t len, more, skipped; /* of the last new one, which is not counted yet: bytes, whether it is one more, old ones skipped after it */
+    bool over;
+} origin;
+
+static void settle(origin *o) {
+    if (!o->len || o->over) return;
+    const bool more = o->more > o->skipped;
+    o->over = more ? o->next > o->n_old : o->next >= o->n_old;
+    if (!o->over) o->bytes += o->len;
+    if (!more) o->next += 1 + o->skipped - o->more;
+}
+
+static size_t n_chars(oz_slice s) {
+    size_t n = 0;
+    for (size_t i = 0; i < s.n; i += oz_uc_len(s.p[i])) n++;
+    return n;
+}
+
+static void follow(origin *o, oz_slice from, oz_slice to) {
+    if (o->over) return;
+    const size_t n_from = n_chars(from), n_to = n_chars(to);
+    for (size_t i = 0, at = 0; i < n_to; i++, at += o->len) {
+        settle(o);
+        o->len = oz_uc_len(to.p[at]), o->more = i >= n_from, o->skipped = 0;
+    }
+    if (n_to < n_from) o->skipped += n_from - n_to;
+}
+
+static void follow_same(origin *o, const char *begin, const char *end) {
+    for (const char *p = begin; p < end && !o->over; p += oz_uc_len(*p)) follow(o, (oz_slice){p, oz_uc_len(*p)}, (oz_slice){p, oz_uc_len(*p)});
+}
+
+bool oz_charsmap_run(oz_buf *out, const oz_charsmap *m, oz_slice in, size_t *zero) {
+    origin o = {.n_old = n_chars((oz_slice){in.p, *zero}), .over = *zero == 0};
     const char *p = in.p, *end = in.p + in.n, *done = p;
     bool changed = false;
     while (p < end) {
@@ -107,12 +144,18 @@ bool oz_charsmap_run(oz_buf *out, const oz_charsmap *m, oz_slice in) {
         for (const char *stop = p + n; p < stop; p += step) {
             step = whole ? n : oz_uc_len(*p);
             if (!whole && !entry(&to, m, p, step)) continue;
+            follow_same(&o, done, p);
+            follow(&o, (oz_slice){p, step}, to);
             oz_buf_append(out, done, (size_t)(p - done));
             oz_buf_append(out, to.p, to.n);
             done = p + step;
             changed = true;
         }
     }
-    if (changed) oz_buf_append(out, done, (size_t)(end - done));
-    return changed;
+    if (!changed) return false;
+    follow_same(&o, done, end);
+    settle(&o);
+    *zero = o.bytes;
+    oz_buf_append(out, done, (size_t)(end - done));
+    return true;
 }

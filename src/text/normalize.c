@@ -4,7 +4,7 @@
 #include "text/tok_internal.h"
 #include <string.h>
 
-#define FIRST_CHAR SIZE_MAX /* what came from the first character of a text is its first character now */
+#define AS_ALONE SIZE_MAX /* what came from the first character of a text is now what a step makes of that part alone */
 
 enum { MAX_GROWTH = 64, MIN_LIMIT = 1 << 20 }; /* a list of replacements must not make a text grow without bound */
 
@@ -25,8 +25,8 @@ static oz_status run_replace(oz_buf *out, bool *changed, const oz_norm *self, oz
     OZ_TRY(oz_replace_run(out, changed, &head, &self->replace, in, w->limit, &w->match, err));
     if (head == 0)
         w->moved = n + w->zero; /* put in front of the first character */
-    else if (head != SIZE_MAX)
-        w->moved = head <= w->zero ? n : 0; /* it counts as coming from the last character that it replaces */
+    else if (head != SIZE_MAX && head > w->zero)
+        w->moved = 0; /* it counts as coming from the last character that it replaces */
     return OZ_OK;
 }
 
@@ -40,15 +40,15 @@ static oz_status run_prepend(oz_buf *out, bool *changed, const oz_norm *self, oz
 }
 
 static oz_status run_map(oz_buf *out, bool *changed, const oz_norm *self, oz_slice in, oz_norm_work *w, oz_err *err) {
-    *changed = oz_charsmap_run(out, self->map, in);
+    size_t zero = w->zero;
+    *changed = oz_charsmap_run(out, self->map, in, &zero);
+    w->moved = zero;
     return OZ_OK;
 }
 
 static oz_status run_bytes(oz_buf *out, bool *changed, const oz_norm *self, oz_slice in, oz_norm_work *w, oz_err *err) {
     for (size_t i = 0; i < in.n; i++) oz_buf_put_utf8(out, oz_byte_char((uint8_t)in.p[i]));
     *changed = in.n > 0;
-    w->moved = 0;
-    for (size_t i = 0; i < w->zero; i++) w->moved += oz_byte_char((uint8_t)in.p[i]) < 0x80 ? 1 : 2;
     return OZ_OK;
 }
 
@@ -59,7 +59,7 @@ static oz_status run_strip(oz_buf *out, bool *changed, const oz_norm *self, oz_s
     size_t end = self->form & RIGHT ? oz_uc_spaces_before(in, in.n, begin) : in.n;
     if (begin == 0 && end == in.n) return OZ_OK;
     oz_buf_append(out, in.p + begin, end - begin);
-    if (begin) w->moved = 0;
+    w->moved = w->zero > end ? end - begin : w->zero > begin ? w->zero - begin : 0;
     *changed = true;
     return OZ_OK;
 }
@@ -94,7 +94,6 @@ static oz_status run_one(oz_buf *out, bool *changed, const oz_norm *self, oz_sli
         if (to != c) {
             oz_buf_append(out, done, (size_t)(p - done));
             if (to != DROP) oz_buf_put_utf8(out, to);
-            if (to == DROP && p == in.p) w->moved = 0;
             done = p + n;
             *changed = true;
         }
@@ -218,15 +217,34 @@ void oz_norms_deinit(oz_norms *z) {
     }
 }
 
+/* How much of what a step made of a text, in w->tmp, comes from the first w->zero bytes of it. What those become with what follows them (a letter with
+ * its accent; accents in another order) counts up to where it is another than what they become alone, and the character there where a letter lies in it. */
+static oz_status zero_after(size_t *zero, const oz_norm *step, oz_slice in, oz_norm_work *w, oz_err *err) {
+    const oz_slice part = {in.p, w->zero}, whole = {w->tmp.data, w->tmp.len};
+    bool changed = false;
+    oz_buf_clear(&w->alone);
+    OZ_TRY(step->run(&w->alone, &changed, step, part, w, err));
+    const oz_slice alone = changed ? (oz_slice){w->alone.data, w->alone.len} : part;
+    size_t n = 0;
+    for (size_t len; n < alone.n && n < whole.n && (len = oz_uc_len(alone.p[n])) == oz_uc_len(whole.p[n]) && memcmp(alone.p + n, whole.p + n, len) == 0;) n += len;
+    uint32_t c = 0;
+    if (n < alone.n) oz_uc_next(alone.p + n, &c);
+    const bool counts = step->run != run_replace && n < alone.n && n < whole.n && (n == 0 || !oz_uc_in(oz_uc_class_find("combining", 9), c));
+    *zero = n + (counts ? oz_uc_len(whole.p[n]) : 0);
+    return OZ_OK;
+}
+
 oz_status oz_norms_run(oz_slice *s, const oz_norms *z, oz_norm_work *w, oz_err *err) {
     w->limit = s->n > (SIZE_MAX - MIN_LIMIT) / MAX_GROWTH ? SIZE_MAX : s->n * MAX_GROWTH + MIN_LIMIT;
     for (size_t i = 0; i < z->n; i++) {
         bool changed = false;
         oz_buf_clear(&w->tmp);
-        w->moved = FIRST_CHAR;
+        w->moved = AS_ALONE;
         OZ_TRY(z->step[i].run(&w->tmp, &changed, &z->step[i], *s, w, err));
         if (!changed) continue;
-        if (w->zero) w->zero = w->moved != FIRST_CHAR ? w->moved : w->tmp.len ? oz_uc_len(*w->tmp.data) : 0;
+        size_t zero = w->moved;
+        if (w->zero && zero == AS_ALONE) OZ_TRY(zero_after(&zero, &z->step[i], *s, w, err));
+        if (w->zero) w->zero = zero;
         oz_buf swap = w->out;
         w->out = w->tmp;
         w->tmp = swap;
@@ -239,5 +257,6 @@ oz_status oz_norms_run(oz_slice *s, const oz_norms *z, oz_norm_work *w, oz_err *
 void oz_norm_work_deinit(oz_norm_work *w) {
     oz_buf_deinit(&w->out);
     oz_buf_deinit(&w->tmp);
+    oz_buf_deinit(&w->alone);
     oz_match_work_deinit(&w->match);
 }

@@ -161,9 +161,9 @@ void oz_replace_deinit(oz_replace *r);
 typedef struct oz_charsmap oz_charsmap; /* SentencePiece's compiled map */
 oz_status oz_charsmap_new(oz_charsmap **out, const json_t *obj, oz_jpath path, oz_err *err);
 void oz_charsmap_free(oz_charsmap **m);
-bool oz_charsmap_run(oz_buf *out, const oz_charsmap *m, oz_slice in);
+bool oz_charsmap_run(oz_buf *out, const oz_charsmap *m, oz_slice in, size_t *zero); /* zero: see oz_split_run; of the changed text then */
 /* zero: see oz_split_run; moved: what a step makes of it. */
-typedef struct oz_norm_work { oz_buf out, tmp; size_t limit, zero, moved; oz_match_work match; } oz_norm_work;
+typedef struct oz_norm_work { oz_buf out, tmp, alone; size_t limit, zero, moved; oz_match_work match; } oz_norm_work;
 typedef struct oz_norm oz_norm;
 typedef oz_status oz_norm_fn(oz_buf *out, bool *changed, const oz_norm *self, oz_slice in, oz_norm_work *w, oz_err *err);
 struct oz_norm { oz_norm_fn *run; int form; oz_replace replace; oz_charsmap *map; };

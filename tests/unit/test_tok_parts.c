@@ -25,8 +25,8 @@ static void check_text(const oz_tok *t, const json_t *row, int k, json_int_t see
     oz_free(ids.data);
 }
 
-static void every_part_does_what_the_reference_does(void **state) {
-    json_t *all = tok_lines("parts.jsonl");
+static void check_all(const char *file) {
+    json_t *all = tok_lines(file);
     assert_true(json_array_size(all) > 30);
     for (size_t i = 0; i < json_array_size(all); i++) {
         const json_t *one = json_array_get(all, i), *rows = json_object_get(one, "rows");
@@ -42,6 +42,9 @@ static void every_part_does_what_the_reference_does(void **state) {
     }
     json_decref(all);
 }
+
+static void every_part_does_what_the_reference_does(void **state) { check_all("parts.jsonl"); }
+static void a_text_begins_where_its_first_character_went(void **state) { check_all("first.jsonl"); }
 
 static oz_tok *from_text(const char *json) {
     json_t *v;
@@ -119,7 +122,7 @@ static void long_words_are_near_linear(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_part_does_what_the_reference_does),
+        cmocka_unit_test(every_part_does_what_the_reference_does), cmocka_unit_test(a_text_begins_where_its_first_character_went),
         cmocka_unit_test(streams_follow_their_decoder),
         cmocka_unit_test(long_words_are_near_linear),
     };
