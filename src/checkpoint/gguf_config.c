@@ -1,5 +1,5 @@
 /* The metadata of a GGUF as a config.json that says the same. A table holds the architectures; what only one of them says is its own function. A key that
- * changes the function of the model is read or refused, never passed over in silence. */
+ * changes the function of the model is read or refused (gguf_keys.c), never passed over in silence. */
 #include "checkpoint/internal.h"
 #include <inttypes.h>
 #include <math.h>
@@ -120,23 +120,14 @@ static oz_status phi3(json_t *config, const model *m, oz_err *err) {
 #define NO_WINDOW ", \"sliding_window\": null, \"use_sliding_window\": false}"
 #define GEMMA "\"hidden_activation\": \"gelu_pytorch_tanh\", \"attention_bias\": false, \"attention_dropout\": 0.0, \"initializer_range\": 0.02, \"use_cache\": true"
 
-static const char *const window_keys[] = {"attention.sliding_window", NULL};
-static const char *const gemma_keys[] = {"attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping", NULL};
-
 static const oz_gguf_arch archs[] = {
-    {"llama", OZ_GGUF_LLAMA, false, "llama", "LlamaForCausalLM", true, 0, NULL, "{" SILU ", \"pretraining_tp\": 1}", llama},
-    {"llama", OZ_GGUF_MIXTRAL, true, "mixtral", "MixtralForCausalLM", true, 0, NULL, "{" SILU ", \"sliding_window\": null}", mixtral},
-    {"qwen2", OZ_GGUF_QWEN2, false, "qwen2", "Qwen2ForCausalLM", false, 0, NULL, "{" SILU NO_WINDOW, NULL},
-    {"qwen3", OZ_GGUF_QWEN3, false, "qwen3", "Qwen3ForCausalLM", false, 0, NULL, "{" SILU NO_WINDOW, attention_bias},
-    {"gemma2", OZ_GGUF_GEMMA2, false, "gemma2", "Gemma2ForCausalLM", false, 1, gemma_keys, "{" GEMMA "}", gemma2},
-    {"gemma3", OZ_GGUF_GEMMA3, false, "gemma3_text", "Gemma3ForCausalLM", false, 1, gemma_keys, "{" GEMMA ", \"attn_logit_softcapping\": null}", gemma3},
-    {"phi3", OZ_GGUF_PHI3, false, "phi3", "Phi3ForCausalLM", false, 0, window_keys, "{" SILU "}", phi3},
-};
-
-/* Keys (behind "ARCH.") whose presence means a computation that an architecture without them has not in transformers. */
-static const char *const foreign_keys[] = {
-    "attention.sliding_window", "attention.scale", "attention.clamp_kqv", "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "residual_scale",
-    "embedding_scale", "attention.key_length_mla", "expert_shared_count", "expert_group_count", "leading_dense_block_count",
+    {"llama", OZ_GGUF_LLAMA, false, "llama", "LlamaForCausalLM", true, 0, "{" SILU ", \"pretraining_tp\": 1}", llama},
+    {"llama", OZ_GGUF_MIXTRAL, true, "mixtral", "MixtralForCausalLM", true, 0, "{" SILU ", \"sliding_window\": null}", mixtral},
+    {"qwen2", OZ_GGUF_QWEN2, false, "qwen2", "Qwen2ForCausalLM", false, 0, "{" SILU NO_WINDOW, NULL},
+    {"qwen3", OZ_GGUF_QWEN3, false, "qwen3", "Qwen3ForCausalLM", false, 0, "{" SILU NO_WINDOW, attention_bias},
+    {"gemma2", OZ_GGUF_GEMMA2, false, "gemma2", "Gemma2ForCausalLM", false, 1, "{" GEMMA "}", gemma2},
+    {"gemma3", OZ_GGUF_GEMMA3, false, "gemma3_text", "Gemma3ForCausalLM", false, 1, "{" GEMMA ", \"attn_logit_softcapping\": null}", gemma3},
+    {"phi3", OZ_GGUF_PHI3, false, "phi3", "Phi3ForCausalLM", false, 0, "{" SILU "}", phi3},
 };
 
 oz_status oz_gguf_arch_find(oz_gguf_model *m, oz_err *err) {
@@ -164,19 +155,6 @@ oz_status oz_gguf_arch_find(oz_gguf_model *m, oz_err *err) {
     return st;
 }
 
-static oz_status refuse_foreign(const model *m, oz_err *err) {
-    int64_t n_parts = 1;
-    OZ_TRY(oz_gguf_int(&n_parts, m->g, "split.count", 0, UINT16_MAX, err));
-    OZ_NEED(n_parts <= 1, err, OZ_E_UNSUPPORTED, "%s: split.count: a GGUF in %" PRId64 " files is not read; join them first", m->g->where, n_parts);
-    for (size_t i = 0; i < sizeof foreign_keys / sizeof *foreign_keys; i++) {
-        bool own = false;
-        for (const char *const *k = m->arch->own_keys; k && *k; k++) own = own || strcmp(*k, foreign_keys[i]) == 0;
-        OZ_NEED(own || !has_key(m, foreign_keys[i]), err, OZ_E_UNSUPPORTED, "%s: %s.%s: this kind of %s model is not run here", m->g->where, m->arch->name,
-                foreign_keys[i], m->arch->name);
-    }
-    return OZ_OK;
-}
-
 /* As many as model/config.c takes: what is wrong is said by its name here. */
 enum { MAX_LAYERS = 1024, MAX_HEAD_DIM = 1 << 14 };
 
@@ -195,7 +173,7 @@ static oz_status heads_read(oz_gguf_dims *d, const model *m, oz_err *err) {
 
 oz_status oz_gguf_dims_read(oz_gguf_model *m, oz_err *err) {
     oz_gguf_dims *d = &m->d;
-    OZ_TRY(refuse_foreign(m, err));
+    OZ_TRY(oz_gguf_keys_check(m, err));
     OZ_TRY(need_int(&d->n_layers, m, "block_count", MAX_LAYERS, err));
     OZ_TRY(need_int(&d->hidden, m, "embedding_length", 1 << 20, err));
     OZ_TRY(need_int(&d->intermediate, m, "feed_forward_length", 1 << 28, err));
@@ -214,6 +192,8 @@ oz_status oz_gguf_dims_read(oz_gguf_model *m, oz_err *err) {
 }
 
 /* ---- rope scaling ---- */
+typedef struct rope_keys { oz_slice type; float factor, attention; } rope_keys;
+
 static float float_at(const oz_gguf_info *t, int64_t i) {
     float f;
     memcpy(&f, t->data + 4 * i, 4);
@@ -262,12 +242,12 @@ static oz_status llama3_scaling(json_t **out, const model *m, oz_err *err) {
     return OZ_OK;
 }
 
-/* Phi-3's two sets of factors, below and beyond the length that it was trained for. */
-static oz_status long_scaling(json_t **out, const model *m, oz_err *err) {
+/* Phi-3's two sets of factors, below and beyond the length that it was trained for; what the vectors are multiplied by is stored. */
+static oz_status long_scaling(json_t **out, const model *m, float attention, oz_err *err) {
     const struct { const char *key; const oz_gguf_info *t; } sets[] = {{"long_factor", m->rope_long}, {"short_factor", m->rope_short}};
     OZ_NEED(m->rope_long && m->rope_short, err, OZ_E_FORMAT, "%s: expected rope_factors_long.weight and rope_factors_short.weight, found one of them", m->g->where);
     for (int s = 0; s < 2; s++) OZ_TRY(check_factors(m, sets[s].t, err));
-    *out = json_pack("{s:s}", "rope_type", "longrope");
+    *out = json_pack("{s:f, s:s}", "attention_factor", shortest(attention), "rope_type", "longrope");
     for (int s = 0; s < 2; s++) {
         json_t *list = json_array();
         for (int64_t i = 0; i < m->d.rope_dim / 2; i++) json_array_append_new(list, json_real(shortest(float_at(sets[s].t, i))));
@@ -276,14 +256,18 @@ static oz_status long_scaling(json_t **out, const model *m, oz_err *err) {
     return OZ_OK;
 }
 
-static oz_status yarn_scaling(json_t **out, const model *m, float factor, oz_err *err) {
-    static const char *const pairs[][2] = {{"yarn_attn_factor", "attention_factor"}, {"yarn_beta_fast", "beta_fast"}, {"yarn_beta_slow", "beta_slow"}};
+/* The file's own factor on the rotated vectors comes on top of yarn's. */
+static oz_status yarn_scaling(json_t **out, const model *m, const rope_keys *r, oz_err *err) {
+    static const char *const pairs[][2] = {{"yarn_beta_fast", "beta_fast"}, {"yarn_beta_slow", "beta_slow"}};
     int64_t original = m->d.max_len;
-    float v = 1.0f;
+    float v = 1.0f, attention = r->factor > 1.0f ? 0.1f * logf(r->factor) + 1.0f : 1.0f;
     OZ_TRY(arch_int(&original, m, "rope.scaling.original_context_length", 1, INT32_MAX, err));
     OZ_TRY(arch_float(&v, m, "rope.scaling.yarn_ext_factor", err));
     OZ_NEED(v == 1.0f, err, OZ_E_UNSUPPORTED, "%s: %s.rope.scaling.yarn_ext_factor: must be 1, found %g", m->g->where, m->arch->name, (double)v);
-    *out = json_pack("{s:f, s:I, s:s}", "factor", shortest(factor), "original_max_position_embeddings", (json_int_t)original, "rope_type", "yarn");
+    OZ_NEED(has_key(m, "rope.scaling.factor"), err, OZ_E_FORMAT, "%s: %s.rope.scaling.factor is missing, needed by rope.scaling.type yarn", m->g->where, m->arch->name);
+    *out = json_pack("{s:f, s:I, s:s}", "factor", shortest(r->factor), "original_max_position_embeddings", (json_int_t)original, "rope_type", "yarn");
+    OZ_TRY(arch_float(&attention, m, "rope.scaling.yarn_attn_factor", err));
+    if (r->attention != 1.0f || has_key(m, "rope.scaling.yarn_attn_factor")) set_float(*out, "attention_factor", attention * r->attention);
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         char name[64];
         snprintf(name, sizeof name, "rope.scaling.%s", pairs[i][0]);
@@ -294,29 +278,36 @@ static oz_status yarn_scaling(json_t **out, const model *m, float factor, oz_err
     return OZ_OK;
 }
 
-static oz_status rope_scaling(json_t **out, const model *m, oz_err *err) {
-    if (m->rope_freqs) return llama3_scaling(out, m, err);
-    if (m->rope_long || m->rope_short) return long_scaling(out, m, err);
+/* A factor without a type is linear, 0 is none, and a type "none" takes no factor. */
+static oz_status rope_keys_read(rope_keys *r, const model *m, oz_err *err) {
     char key[96];
-    oz_slice type = oz_slice_view("none");
-    float factor = 1.0f, linear = 1.0f;
     arch_key(key, m, "rope.scaling.type");
-    OZ_TRY(oz_gguf_str(&type, m->g, key, err));
-    OZ_TRY(arch_float(&factor, m, "rope.scaling.factor", err));
-    OZ_TRY(arch_float(&linear, m, "rope.scale_linear", err)); /* its name in files of 2023 */
-    if (oz_slice_eq(type, oz_slice_view("none")) && linear != 1.0f) {
-        type = oz_slice_view("linear");
-        factor = linear;
-    }
-    if (oz_slice_eq(type, oz_slice_view("none")) || (oz_slice_eq(type, oz_slice_view("linear")) && factor == 1.0f)) {
-        *out = json_null();
-    } else if (oz_slice_eq(type, oz_slice_view("linear"))) {
-        *out = json_pack("{s:f, s:s}", "factor", shortest(factor), "rope_type", "linear");
-    } else if (oz_slice_eq(type, oz_slice_view("yarn"))) {
-        return yarn_scaling(out, m, factor, err);
-    } else {
-        OZ_FAIL(err, OZ_E_UNSUPPORTED, "%s: %s: must be none, linear or yarn, found %.*s", m->g->where, key, (int)(type.n < 100 ? type.n : 100), type.p);
-    }
+    *r = (rope_keys){oz_slice_view("linear"), 1.0f, 1.0f};
+    OZ_TRY(oz_gguf_str(&r->type, m->g, key, err));
+    OZ_TRY(arch_float(&r->factor, m, has_key(m, "rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear", err)); /* its name in files of 2023 */
+    if (r->factor == 0.0f || oz_slice_eq(r->type, oz_slice_view("none"))) r->factor = 1.0f;
+    OZ_TRY(arch_float(&r->attention, m, "rope.scaling.attn_factor", err));
+    OZ_NEED(r->attention > 0, err, OZ_E_FORMAT, "%s: %s.rope.scaling.attn_factor: must be above 0, found %g", m->g->where, m->arch->name, (double)r->attention);
+    return OZ_OK;
+}
+
+static bool is_type(const rope_keys *r, const char *name) { return oz_slice_eq(r->type, oz_slice_view(name)); }
+
+static oz_status rope_scaling(json_t **out, const model *m, oz_err *err) {
+    rope_keys r;
+    OZ_TRY(rope_keys_read(&r, m, err));
+    const bool tables = m->rope_freqs || m->rope_long || m->rope_short, longrope = is_type(&r, "longrope") && (m->rope_long || m->rope_short);
+    OZ_NEED(is_type(&r, "none") || is_type(&r, "linear") || longrope || (is_type(&r, "yarn") && !tables), err, OZ_E_UNSUPPORTED, "%s: %s.rope.scaling.type: must be %s, found %.*s", m->g->where,
+            m->arch->name, m->rope_freqs ? "none or linear beside rope_freqs.weight" : tables ? "none, linear or longrope beside rope_factors_long.weight" : "none, linear or yarn",
+            (int)(r.type.n < 100 ? r.type.n : 100), r.type.p);
+    if (is_type(&r, "yarn")) return yarn_scaling(out, m, &r, err);
+    OZ_NEED(r.factor == 1.0f || !tables, err, OZ_E_UNSUPPORTED, "%s: %s.rope.scaling.factor: must be 1 beside tensors that scale each frequency, found %g", m->g->where, m->arch->name,
+            (double)r.factor);
+    if (m->rope_long || m->rope_short) return long_scaling(out, m, r.attention, err);
+    OZ_NEED(r.attention == 1.0f, err, OZ_E_UNSUPPORTED, "%s: %s.rope.scaling.attn_factor: must be 1 where rope.scaling.type is not yarn, found %g", m->g->where, m->arch->name,
+            (double)r.attention);
+    if (m->rope_freqs) return llama3_scaling(out, m, err);
+    *out = r.factor == 1.0f ? json_null() : json_pack("{s:f, s:s}", "factor", shortest(r.factor), "rope_type", "linear");
     return OZ_OK;
 }
 

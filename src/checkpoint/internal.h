@@ -100,7 +100,6 @@ typedef struct oz_gguf_arch {
     const char *model_type, *class_name;
     bool interleaved; /* q and k rows (gguf_hf.c) */
     float norm_plus;  /* in stored norms */
-    const char *const *own_keys; /* of those that are refused elsewhere; NULL-terminated, or NULL */
     const char *fixed; /* config entries that no metadata holds: JSON */
     oz_status (*config)(json_t *config, const oz_gguf_model *m, oz_err *err); /* entries of its own, or NULL */
 } oz_gguf_arch;
@@ -117,6 +116,7 @@ struct oz_gguf_model {
 };
 oz_status oz_gguf_arch_find(oz_gguf_model *m, oz_err *err);
 oz_status oz_gguf_dims_read(oz_gguf_model *m, oz_err *err);
+oz_status oz_gguf_keys_check(const oz_gguf_model *m, oz_err *err); /* gguf_keys.c: nothing is there that is not known */
 oz_status oz_gguf_config(json_t *config, oz_gguf_model *m, oz_err *err); /* fills config, after the tensors were added */
 /* bos_token_id, eos_token_id (a list if the end of a turn is another token), pad_token_id, as far as they are known. */
 oz_status oz_gguf_special_ids(json_t *config, const oz_gguf *g, int64_t vocab_size, oz_err *err);

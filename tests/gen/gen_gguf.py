@@ -419,7 +419,7 @@ def bad():
         'experts-used': (gguf(base + [kv('llama.expert_count', U32, 8)], [embd, norm]), 'llama.expert_used_count is missing'),
         'experts-dims': (gguf(base + [kv('llama.expert_count', U32, 8)], [('blk.0.ffn_up_exps.weight', [32, 2, 4], 0, b'\0' * 1024)]), 'the last 8 (experts), found 3, the last 4'),
         'expert-beyond': (gguf(base + [kv('llama.expert_count', U32, 2)], [('blk.0.ffn_up.2.weight', [32, 2], 0, b'\0' * 256)]), 'no such tensor in a llama model'),
-        'window': (gguf(base + [kv('llama.attention.sliding_window', U32, 8)], [embd, norm]), 'llama.attention.sliding_window: this kind of llama model'),
+        'window': (gguf(base + [kv('llama.attention.sliding_window', U32, 8)], [embd, norm]), 'llama.attention.sliding_window: must be 0, found 8'),
         'norm-type': (gguf(dims_kvs('gemma3', 32, 32, 1, 1, 1), [('blk.0.ffn_norm.weight', [32], 1, b'\0' * 64)]), 'expected F32 and one dimension'),
         'one-set-of-factors': (gguf(dims_kvs('phi3', 32, 32, 1, 1, 1), [embd, norm, ('rope_factors_long.weight', [16], 0, b'\0' * 64)]), 'found one of them'),
         'split': (gguf(base + [kv('split.count', U16, 3)], [embd, norm]), 'a GGUF in 3 files'),

@@ -140,7 +140,7 @@ static void test_config(void **state) {
                  "{\"architectures\": [\"Phi3ForCausalLM\"], \"attention_dropout\": 0.0, \"head_dim\": 32, \"hidden_act\": \"silu\", \"hidden_size\": 64, "
                  "\"initializer_range\": 0.02, \"intermediate_size\": 32, \"max_position_embeddings\": 128, \"model_type\": \"phi3\", \"num_attention_heads\": 2, "
                  "\"num_hidden_layers\": 1, \"num_key_value_heads\": 1, \"original_max_position_embeddings\": 32, \"partial_rotary_factor\": 0.75, \"rms_norm_eps\": 1e-05, "
-                 "\"rope_scaling\": {\"long_factor\": [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5], \"rope_type\": \"longrope\", "
+                 "\"rope_scaling\": {\"attention_factor\": 1.0, \"long_factor\": [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5], \"rope_type\": \"longrope\", "
                  "\"short_factor\": [1.0, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875, 2.0, 2.125, 2.25, 2.375]}, \"rope_theta\": 10000.0, \"sliding_window\": null, "
                  "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\", \"use_cache\": true, \"vocab_size\": 8}");
 }
@@ -171,6 +171,134 @@ static void test_rope_scaling(void **state) {
         assert_null(f.tokenizer);
         oz_text_files_close(&f);
     }
+}
+
+/* ---- files with keys more ---- */
+typedef struct more_key { const char *key; int type; double v; const char *s; } more_key; /* type: GGUF's U32 4, F32 6, BOOL 7, STR 8; key NULL: none */
+
+static void put(oz_buf *b, const void *p, size_t n) { oz_buf_append(b, p, n); }
+
+static void put_str(oz_buf *b, const char *s, size_t n) {
+    const uint64_t len = n;
+    put(b, &len, 8);
+    for (size_t i = 0; i < n; i++) put(b, i < strlen(s) ? &s[i] : "-", 1);
+}
+
+static void put_key(oz_buf *b, const more_key *k) {
+    const uint32_t type = (uint32_t)k->type, u = (uint32_t)k->v;
+    const float f = (float)k->v;
+    put_str(b, k->key, strlen(k->key));
+    put(b, &type, 4);
+    if (k->type == 8) put_str(b, k->s, strlen(k->s));
+    else put(b, k->type == 6 ? (const void *)&f : &u, k->type == 7 ? 1 : 4);
+}
+
+/* base with the keys before its own, and one of a length that leaves the data where it is aligned. */
+static oz_status open_with(oz_ckpt **c, const char *base, const more_key *more, int n, oz_err *err) {
+    oz_buf file = {0}, head = {0};
+    char path[] = "/tmp/ounce-gguf-XXXXXX.gguf";
+    assert_int_equal(oz_file_read(&file, base, 1 << 20, err), OZ_OK);
+    uint64_t count;
+    memcpy(&count, file.data + 16, 8);
+    put(&head, file.data, 24);
+    for (int i = 0; i < n && more[i].key; i++) put_key(&head, &more[i]), count++;
+    const uint32_t str = 8;
+    put_str(&head, "padding", 7), put(&head, &str, 4);
+    put_str(&head, "", 64 + 24 - (head.len + 8) % 64), count++;
+    memcpy(head.data + 16, &count, 8);
+    put(&head, file.data + 24, file.len - 24);
+    const int fd = mkstemps(path, 5);
+    assert_int_equal(write(fd, head.data, head.len), head.len);
+    close(fd);
+    const oz_status st = oz_ckpt_open(c, path, err);
+    unlink(path);
+    oz_buf_deinit(&file), oz_buf_deinit(&head);
+    return st;
+}
+
+/* Every key of the architecture is read, known to change nothing, or refused by its name. */
+static void test_keys(void **state) {
+    static const struct { const char *base; more_key k; const char *want; } cases[] = {
+        {"llama", {"llama.attention.causal", 7, 0, NULL}, "llama.attention.causal: must be 1, found 0"},
+        {"llama", {"llama.attention.causal", 7, 1, NULL}, NULL},
+        {"llama", {"llama.attention.max_alibi_bias", 6, 8, NULL}, "llama.attention.max_alibi_bias: must be 0, found 8"},
+        {"llama", {"llama.use_parallel_residual", 7, 1, NULL}, "llama.use_parallel_residual: must be 0, found 1"},
+        {"llama", {"llama.attention.scale", 6, 0.5, NULL}, "llama.attention.scale: must be 0, found 0.5"},
+        {"llama", {"llama.logit_scale", 6, 3, NULL}, "llama.logit_scale: must be 1, found 3"},
+        {"llama", {"llama.attention.sliding_window", 4, 8, NULL}, "llama.attention.sliding_window: must be 0, found 8"},
+        {"llama", {"llama.swin_norm", 7, 1, NULL}, "llama.swin_norm: not known of a llama model"},
+        {"llama", {"llama.hidden_act", 8, 0, "gelu"}, "llama.hidden_act: not known of a llama model"},
+        {"llama", {"llama.nextn_predict_layers", 4, 1, NULL}, "llama.nextn_predict_layers: must be 0, found 1"},
+        {"llama", {"llama.tensor_data_layout", 8, 0, "Meta AI original pth"}, NULL},
+        {"llama", {"general.type", 8, 0, "adapter"}, "general.type: must be model, found adapter"},
+        {"llama", {"general.type", 8, 0, "mmproj"}, "general.type: must be model, found mmproj"},
+        {"llama", {"general.type", 8, 0, "model"}, NULL},
+        {"llama", {"other.attention.causal", 7, 0, NULL}, NULL},
+        {"mixtral", {"llama.expert_weights_scale", 6, 3, NULL}, "llama.expert_weights_scale: must be 1, found 3"},
+        {"mixtral", {"llama.expert_gating_func", 4, 2, NULL}, "llama.expert_gating_func: must be 1, found 2"},
+        {"mixtral", {"llama.expert_gating_func", 4, 1, NULL}, NULL},
+        {"mixtral", {"llama.expert_weights_norm", 7, 0, NULL}, "llama.expert_weights_norm: must be 1, found 0"},
+        {"mixtral", {"llama.expert_shared_count", 4, 1, NULL}, "llama.expert_shared_count: must be 0, found 1"},
+        {"gemma3", {"gemma3.attn_logit_softcapping", 6, 50, NULL}, "gemma3.attn_logit_softcapping: must be 0, found 50"},
+        {"gemma3", {"gemma3.rope.freq_base_swa", 6, 10000, NULL}, NULL},
+        {"llama", {"llama.rope.freq_base_swa", 6, 10000, NULL}, "llama.rope.freq_base_swa: not known of a llama model"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        oz_err err = {0};
+        oz_ckpt *c = NULL;
+        char base[64];
+        snprintf(base, sizeof base, DIR "%s.gguf", cases[i].base);
+        const oz_status st = open_with(&c, base, &cases[i].k, 1, &err);
+        if (cases[i].want ? st == OZ_OK || !strstr(err.msg, cases[i].want) : st != OZ_OK)
+            fail_msg("%s: expected \"%s\", found \"%s\"", cases[i].k.key, cases[i].want ? cases[i].want : "", err.msg);
+        oz_ckpt_close(&c);
+    }
+}
+
+#define YARN "rope.scaling.type", 8, 0, "yarn"
+#define LINEAR "rope.scaling.type", 8, 0, "linear"
+
+/* The scaling as llama.cpp means its keys: a factor without a type is linear, attn_factor multiplies what yarn has. */
+static void test_rope_keys(void **state) {
+    static const struct { const char *base; more_key k[4]; const char *want; } cases[] = {
+        {"llama", {{"llama.rope.scaling.factor", 6, 4, NULL}}, "{\"factor\": 4.0, \"rope_type\": \"linear\"}"},
+        {"llama", {{"llama.rope.scale_linear", 6, 4, NULL}}, "{\"factor\": 4.0, \"rope_type\": \"linear\"}"},
+        {"llama", {{"llama.rope.scale_linear", 6, 4, NULL}, {"llama.rope.scaling.factor", 6, 2, NULL}}, "{\"factor\": 2.0, \"rope_type\": \"linear\"}"},
+        {"llama", {{"llama." LINEAR}, {"llama.rope.scale_linear", 6, 4, NULL}}, "{\"factor\": 4.0, \"rope_type\": \"linear\"}"},
+        {"llama", {{"llama.rope.scaling.type", 8, 0, "none"}, {"llama.rope.scaling.factor", 6, 4, NULL}}, "null"},
+        {"llama", {{"llama.rope.scaling.factor", 6, 0, NULL}}, "null"},
+        {"llama", {{"llama." YARN}, {"llama.rope.scaling.factor", 6, 4, NULL}}, "{\"factor\": 4.0, \"original_max_position_embeddings\": 128, \"rope_type\": \"yarn\"}"},
+        {"llama", {{"llama." YARN}, {"llama.rope.scaling.factor", 6, 4, NULL}, {"llama.rope.scaling.attn_factor", 6, 2, NULL}}, /* 2 (0.1 ln 4 + 1) */
+         "{\"attention_factor\": 2.2772589, \"factor\": 4.0, \"original_max_position_embeddings\": 128, \"rope_type\": \"yarn\"}"},
+        {"llama", {{"llama." YARN}, {"llama.rope.scaling.factor", 6, 4, NULL}, {"llama.rope.scaling.attn_factor", 6, 2, NULL}, {"llama.rope.scaling.yarn_attn_factor", 6, 1.5, NULL}},
+         "{\"attention_factor\": 3.0, \"factor\": 4.0, \"original_max_position_embeddings\": 128, \"rope_type\": \"yarn\"}"},
+        {"llama", {{"llama." YARN}}, "llama.rope.scaling.factor is missing, needed by rope.scaling.type yarn"},
+        {"llama", {{"llama." LINEAR}, {"llama.rope.scaling.factor", 6, 4, NULL}, {"llama.rope.scaling.attn_factor", 6, 2, NULL}}, "llama.rope.scaling.attn_factor: must be 1"},
+        {"llama", {{"llama.rope.scaling.attn_factor", 6, 2, NULL}}, "llama.rope.scaling.attn_factor: must be 1"},
+        {"llama", {{"llama.rope.scaling.attn_factor", 6, -1, NULL}}, "llama.rope.scaling.attn_factor: must be above 0, found -1"},
+        {"llama", {{"llama.rope.scaling.type", 8, 0, "longrope"}}, "llama.rope.scaling.type: must be none, linear or yarn, found longrope"},
+        {"llama", {{"llama." YARN}, {"llama.rope.scaling.factor", 6, 4, NULL}, {"llama.rope.scaling.yarn_log_multiplier", 6, 0.1, NULL}}, "llama.rope.scaling.yarn_log_multiplier: must be 0"},
+        {"rope-llama3", {{"llama.rope.scaling.factor", 6, 4, NULL}}, "llama.rope.scaling.factor: must be 1 beside tensors"},
+        {"rope-llama3", {{"llama.rope.scaling.attn_factor", 6, 2, NULL}}, "llama.rope.scaling.attn_factor: must be 1"},
+        {"rope-llama3", {{"llama." YARN}}, "llama.rope.scaling.type: must be none or linear beside rope_freqs.weight, found yarn"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        oz_err err = {0};
+        oz_ckpt *c = NULL;
+        char base[64];
+        snprintf(base, sizeof base, DIR "%s.gguf", cases[i].base);
+        const oz_status st = open_with(&c, base, cases[i].k, 4, &err);
+        char *found = st == OZ_OK ? json_dumps(json_object_get(oz_ckpt_config(c), "rope_scaling"), JSON_SORT_KEYS | JSON_ENCODE_ANY | JSON_REAL_PRECISION(8)) : NULL;
+        if (found ? strcmp(found, cases[i].want) != 0 : !strstr(err.msg, cases[i].want)) fail_msg("%zu: expected \"%s\", found \"%s\"", i, cases[i].want, found ? found : err.msg);
+        free(found);
+        oz_ckpt_close(&c);
+    }
+    oz_err err = {0};
+    oz_ckpt *c = NULL;
+    const more_key phi3[] = {{"phi3.rope.scaling.attn_factor", 6, 1.25, NULL}, {"phi3.rope.scaling.type", 8, 0, "longrope"}};
+    assert_int_equal(open_with(&c, DIR "phi3.gguf", phi3, 2, &err), OZ_OK);
+    assert_true(json_real_value(json_object_get(json_object_get(oz_ckpt_config(c), "rope_scaling"), "attention_factor")) == 1.25);
+    oz_ckpt_close(&c);
 }
 
 static oz_text_files text_ok(const char *path) {
@@ -352,7 +480,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_config),
-        cmocka_unit_test(test_rope_scaling),
+        cmocka_unit_test(test_rope_scaling), cmocka_unit_test(test_keys), cmocka_unit_test(test_rope_keys),
         cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_tokenizer_with_bos),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_numbers),
