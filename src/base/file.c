@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "base/mem.h"
 #include "base/progress.h"
+#include "base/sha1.h"
 
 /* ---- maps ---- */
 
@@ -130,11 +131,43 @@ static bool write_all(int fd, const char *p, size_t n) {
     return true;
 }
 
-/* "dir/NAME" -> "dir/.NAME.tmp-PID-I": hidden, in the same folder so that a rename suffices. */
-static char *temp_name(const char *path, int i) {
+enum { MAX_STEM = 200 }; /* bytes of a name of 255 at most that leave room for what comes before and behind */
+
+/* The name itself, or of one that is too long 16 digits that stand for it. */
+static char *stem_of(const char *base) {
+    char hex[41];
+    oz_sha1 sha;
+    if (strlen(base) <= MAX_STEM) return oz_strdup(base);
+    oz_sha1_init(&sha);
+    oz_sha1_add(&sha, base, strlen(base));
+    oz_sha1_hex(hex, &sha);
+    return oz_strndup(hex, 16);
+}
+
+/* "dir/NAME" -> "dir/" PREFIX STEM SUFFIX */
+static char *neighbour(const char *path, const char *prefix, const char *suffix) {
     const char *slash = strrchr(path, '/');
-    int n_dir = slash ? (int)(slash + 1 - path) : 0;
-    return oz_asprintf("%.*s.%s.tmp-%ld-%d", n_dir, path, path + n_dir, (long)getpid(), i);
+    const int n_dir = slash ? (int)(slash + 1 - path) : 0;
+    char *stem = stem_of(path + n_dir), *made = oz_asprintf("%.*s%s%s%s", n_dir, path, prefix, stem, suffix);
+    oz_free(stem);
+    return made;
+}
+
+char *oz_path_beside(const char *path, const char *suffix) { return neighbour(path, "", suffix); }
+
+static atomic_int temp_counter;
+
+char *oz_path_temporary(const char *path) {
+    char suffix[64];
+    snprintf(suffix, sizeof suffix, ".tmp-%ld-%d", (long)getpid(), atomic_fetch_add(&temp_counter, 1));
+    return neighbour(path, ".", suffix);
+}
+
+/* A name that no file system takes is said now, not when the work is done. */
+static oz_status name_check(const char *path, oz_err *err) {
+    struct stat st;
+    if (lstat(path, &st) != 0 && errno == ENAMETOOLONG) return fail_at(err, path, __LINE__);
+    return OZ_OK;
 }
 
 static void fsync_parent(const char *path) {
@@ -148,18 +181,17 @@ static void fsync_parent(const char *path) {
     oz_free(dir);
 }
 
-static atomic_int temp_counter;
-
 /* A file being written: to a name beside its target, or straight to a target that is no regular file (a pipe, /dev/null). */
 typedef struct newfile { int fd; char *temp; const char *path; } newfile;
 
 static oz_status newfile_open(newfile *f, const char *path, mode_t mode, oz_err *err) {
     struct stat st;
     *f = (newfile){.fd = -1, .path = path};
+    OZ_TRY(name_check(path, err));
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
         f->fd = open(path, O_WRONLY | O_CLOEXEC);
     } else {
-        f->temp = temp_name(path, atomic_fetch_add(&temp_counter, 1));
+        f->temp = oz_path_temporary(path);
         f->fd = open(f->temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
     }
     if (f->fd >= 0) return OZ_OK;
@@ -262,16 +294,17 @@ oz_status oz_outdir_check(const char *target, oz_err *err) {
     while (base > 0 && target[base - 1] != '/') base--;
     const bool is_name = n > base && !(n - base == 1 && target[base] == '.') && !(n - base == 2 && target[base] == '.' && target[base + 1] == '.');
     OZ_NEED(is_name, err, OZ_E_ARG, "%s: expected the name of a folder to make", target);
+    OZ_TRY(name_check(target, err));
     OZ_NEED(!is_mount(target), err, OZ_E_ARG, "%s: is where a file system is mounted, and cannot be replaced; name a folder in it", target);
     return OZ_OK;
 }
 
-/* Is `name` what temp_name makes for a folder `base`? *pid: whose. */
-static bool is_temp_name(long *pid, const char *name, const char *base) {
+/* Is `name` what oz_path_temporary makes for a folder whose stem this is? *pid: whose. */
+static bool is_temp_name(long *pid, const char *name, const char *stem) {
     int i;
-    const size_t n = strlen(base);
-    if (name[0] != '.' || strncmp(name + 1, base, n) != 0 || sscanf(name + 1 + n, ".tmp-%ld-%d", pid, &i) != 2 || *pid <= 0) return false;
-    char *same = oz_asprintf(".%s.tmp-%ld-%d", base, *pid, i);
+    const size_t n = strlen(stem);
+    if (name[0] != '.' || strncmp(name + 1, stem, n) != 0 || sscanf(name + 1 + n, ".tmp-%ld-%d", pid, &i) != 2 || *pid <= 0) return false;
+    char *same = oz_asprintf(".%s.tmp-%ld-%d", stem, *pid, i);
     const bool is = strcmp(same, name) == 0;
     oz_free(same);
     return is;
@@ -281,13 +314,13 @@ static bool is_temp_name(long *pid, const char *name, const char *base) {
  * process is gone, and the lock that the process held on it can be had (so processes of other containers and machines count as well; where a file system has
  * no such locks, it stays). */
 static void leftovers_remove(const char *path) {
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    char *dir = slash ? oz_strndup(path, (size_t)(slash + 1 - path)) : oz_strdup(".");
+    const char *slash = strrchr(path, '/');
+    char *dir = slash ? oz_strndup(path, (size_t)(slash + 1 - path)) : oz_strdup("."), *stem = stem_of(slash ? slash + 1 : path);
     DIR *d = opendir(dir);
     for (const struct dirent *e; d && (e = readdir(d));) {
         long pid;
         struct stat st;
-        if (!is_temp_name(&pid, e->d_name, base) || kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue;
+        if (!is_temp_name(&pid, e->d_name, stem) || kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue;
         int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0) continue;
         if (fstat(fd, &st) == 0 && st.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0) {
@@ -299,13 +332,14 @@ static void leftovers_remove(const char *path) {
     }
     if (d) closedir(d);
     oz_free(dir);
+    oz_free(stem);
 }
 
 static oz_status temp_make(char **temp, const char *path, oz_err *err) {
     *temp = NULL;
     do { /* a name may be left over from a process that was killed and had our number */
         oz_free(*temp);
-        *temp = temp_name(path, atomic_fetch_add(&temp_counter, 1));
+        *temp = oz_path_temporary(path);
         if (mkdir(*temp, 0777) == 0) return OZ_OK;
     } while (errno == EEXIST);
     OZ_NEED(errno != ENOENT, err, OZ_E_IO, "%s: the folder that it would be made in does not exist", path);

@@ -23,6 +23,10 @@ bool oz_path_exists(const char *path);
 bool oz_path_same(const char *a, const char *b); /* both are there and are one file or folder */
 bool oz_path_is_dir(const char *path);
 char *oz_path_join(const char *dir, const char *name); /* oz_free */
+/* Names in path's folder that no other path has: NAME and the suffix; a hidden one for what is under way, new at each call: .NAME.tmp-PID-I. Of a NAME above 200
+ * bytes, to which nothing may be added, 16 digits stand in its place. oz_free */
+char *oz_path_beside(const char *path, const char *suffix);
+char *oz_path_temporary(const char *path);
 
 /* A folder written beside its target and renamed at the end. An existing target is refused unless `force`, and then
  * replaced only at commit. _close without _commit removes everything; what a process that was killed left under the same target the next _open

@@ -53,7 +53,7 @@ static oz_status parents_make(const char *path, oz_err *err) {
 
 /* Puts `target` at `path` in one step, whatever is there. */
 static oz_status link_make(const char *path, const char *target, oz_err *err) {
-    char *temp = oz_asprintf("%s.tmp-%ld", path, (long)getpid());
+    char *temp = oz_path_temporary(path);
     unlink(temp);
     const bool ok = symlink(target, temp) == 0 && rename(temp, path) == 0;
     const int why = errno;

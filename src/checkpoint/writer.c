@@ -100,13 +100,13 @@ static oz_status writer_new(oz_writer **out, const oz_layout *l, const char *dir
     w->layout = l;
     w->dir = dir ? oz_strdup(dir) : NULL;
     w->target = target ? oz_strdup(target) : NULL;
-    w->temporary = target ? oz_asprintf("%s.tmp-%ld", target, (long)getpid()) : NULL;
+    w->temporary = target ? oz_path_temporary(target) : NULL;
     w->fds = oz_alloc_array(l->n_files, sizeof *w->fds);
     w->written = oz_alloc_array(l->n_tensors + 1, sizeof *w->written);
     pthread_mutex_init(&w->lock, NULL);
     for (size_t i = 0; i < l->n_files; i++) w->fds[i] = -1;
     if (w->temporary) oz_temporary_add(w->temporary);
-    oz_status st = OZ_OK;
+    oz_status st = target && !oz_path_exists(target) && errno == ENAMETOOLONG ? io_error(err, target, "cannot create") : OZ_OK;
     for (size_t i = 0; i < l->n_files && st == OZ_OK; i++) st = each(w, i, err);
     if (st != OZ_OK) oz_writer_close(&w);
     *out = w;

@@ -67,7 +67,7 @@ static const char MAN_TAIL[] =
     ".TP\n.I ~/.cache/huggingface/hub\nwhat pull downloads, in the layout of the huggingface_hub library; HF_HUB_CACHE or HF_HOME puts it elsewhere\n"
     ".TP\n.I DIR/ounce_recipe.json\nhow \\-\\-method gptq, smoothquant or awq made the checkpoint DIR: parameters, and the calibration text by its SHA\\-256\n"
     ".TP\n.I DIR.gptq\nthe work of a run with calibration text, beside DIR; removed when DIR is whole. \\-\\-resume takes it up. Its file lock is held while a process is at work in it\n"
-    ".TP\n.I .DIR.tmp\\-PID\\-N\na folder under way, renamed to DIR when it is whole; only a process that was killed leaves one behind, which the next run to the same DIR removes\n"
+    ".TP\n.I .DIR.tmp\\-PID\\-N\na folder under way, renamed to DIR when it is whole; only a process that was killed leaves one behind, which the next run to the same DIR removes. 16 digits stand for a DIR above 200 bytes, here and before .gptq\n"
     ".SH EXAMPLES\n.nf\n"
     "ounce pull HuggingFaceTB/SmolLM2\\-135M\\-Instruct\n"
     "ounce quantize MODEL \\-o OUT \\-\\-scheme W8A8\n"

@@ -150,7 +150,7 @@ oz_status oz_work_open(oz_work *w, const char *target, bool resume, oz_err *err)
     size_t n = strlen(target);
     while (n > 1 && target[n - 1] == '/') n--;
     char *name = oz_strndup(target, n);
-    *w = (oz_work){.dir = oz_asprintf("%s.gptq", name), .lock = -1};
+    *w = (oz_work){.dir = oz_path_beside(name, ".gptq"), .lock = -1};
     oz_free(name);
     w->out = oz_work_path(w, "out");
     bool begun = false;

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "base/sha1.h"
 #include "base/file.h"
 #include "base/mem.h"
 
@@ -264,6 +265,41 @@ static void outdir_removes_what_a_killed_run_left(void **state) {
     }
 }
 
+/* A name as long as a file system takes it leaves no room for a temporary one: digits stand for it, and what was left under them is found. One byte more is refused
+ * before the work. */
+static void a_long_name_is_a_name(void **state) {
+    char name[257] = "", left[64], path[300], digits[41];
+    oz_outdir *d;
+    oz_sha1 sha;
+    memset(name, 'n', 255);
+    oz_sha1_init(&sha), oz_sha1_add(&sha, name, 255), oz_sha1_hex(digits, &sha);
+    snprintf(left, sizeof left, ".%.16s.tmp-%ld-0", digits, dead_pid());
+    assert_int_equal(mkdir(left, 0777), 0);
+    assert_int_equal(oz_outdir_open(&d, name, false, NULL), OZ_OK);
+    assert_false(oz_path_exists(left));
+    snprintf(path, sizeof path, "%s/file", oz_outdir_path(d));
+    put(path, "x");
+    assert_int_equal(oz_outdir_commit(d, NULL), OZ_OK);
+    oz_outdir_close(&d);
+    snprintf(path, sizeof path, "%s/file", name);
+    assert_holds(path, "x");
+    assert_int_equal(hidden_count("."), 0);
+    assert_int_equal(oz_dir_remove(name, NULL), OZ_OK);
+    assert_int_equal(oz_file_write_atomic(name, "y", 1, NULL), OZ_OK);
+    assert_holds(name, "y");
+    assert_int_equal(unlink(name), 0);
+    char *beside = oz_path_beside(name, ".gptq"), *plain = oz_path_beside("a/b", ".gptq");
+    assert_int_equal(strlen(beside), 16 + 5);
+    assert_string_equal(plain, "a/b.gptq");
+    oz_free(beside), oz_free(plain);
+    strcat(name, "n");
+    oz_err e = {0};
+    assert_int_equal(oz_outdir_open(&d, name, false, &e), OZ_E_IO);
+    assert_non_null(strstr(e.msg, "File name too long"));
+    assert_int_equal(oz_file_write_atomic(name, "y", 1, NULL), OZ_E_IO);
+    assert_int_equal(hidden_count("."), 0);
+}
+
 /* A folder that is written to is locked for as long. */
 static void outdir_is_locked(void **state) {
     oz_outdir *d;
@@ -346,7 +382,7 @@ int main(void) {
         cmocka_unit_test(outdir_refuses_an_existing_target),
         cmocka_unit_test(outdir_force_replaces_at_commit),
         cmocka_unit_test(outdir_removes_what_a_killed_run_left),
-        cmocka_unit_test(outdir_is_locked),
+        cmocka_unit_test(a_long_name_is_a_name), cmocka_unit_test(outdir_is_locked),
         cmocka_unit_test(commit_leaves_what_it_replaced),
         cmocka_unit_test(temporaries_are_removed),
         cmocka_unit_test(signals_set_a_flag),
