@@ -41,7 +41,9 @@ bool oz_cli_size_parse(size_t *out, const char *s); /* "5GB", "800M", "2GiB", "1
 /* OZ_E_USAGE without -o (a dry run needs none) or with a size that is none; OZ_E_ARG if --force would delete what is no checkpoint, or the
  * model that is read. */
 oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err);
-/* On stdout: the files and their sizes. With --json one object: `more` (stolen; what the command adds), output, dry_run, bytes, files, and warnings, all since oz_cli_write_check. */
+/* Is there a table on stdout? Not with --json, and with -q none of what was written: it is there to see. */
+bool oz_cli_write_tells(void);
+/* On stdout: the files and their sizes, where oz_cli_write_tells. With --json one object: `more` (stolen; what the command adds), output, dry_run, bytes, files, and warnings, all since oz_cli_write_check. */
 void oz_cli_write_report(const oz_layout *l, json_t *more);
 
 /* A preset by its name; group_size 0: its own. OZ_E_USAGE names those that are known. */
@@ -54,6 +56,8 @@ oz_status oz_cli_dev_open(oz_dev **out, oz_err *err); /* as the shared options s
 oz_status oz_cli_model_open(oz_cli_model *out, const char *path, const oz_cli_need *need, oz_err *err);
 void oz_cli_model_close(oz_cli_model *m);
 oz_status oz_cli_model_check(const oz_ckpt *ckpt, oz_err *err); /* what opening it refuses of the shared options, without loading; ckpt NULL: of those that name a device */
+/* err says that logits are not finite; it says then what of the checkpoint made them so: an expert's weights, say. */
+void oz_cli_blame(const oz_ckpt *c, oz_err *err);
 /* Puts MODEL, as the user wrote it, in front of what is wrong with what lies in it. Returns st. */
 oz_status oz_cli_of_model(oz_status st, const char *model, oz_err *err);
 enum { OZ_CLI_MAX_TEXT = 1 << 30 }; /* bytes of a text on stdin */

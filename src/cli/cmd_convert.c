@@ -74,7 +74,7 @@ static oz_status write_out(oz_convert *c, oz_err *err) {
     double seconds = (double)(oz_clock_us() - start) / 1e6;
     json_t *more = json_pack("{s:s, s:f, s:I}", "to", to, "seconds", seconds, "peak_rss_bytes", (json_int_t)oz_rss_peak_bytes());
     json_object_update(more, (json_t *)oz_convert_report(c));
-    if (!oz_cli_common.json) report_print(more);
+    if (oz_cli_write_tells()) report_print(more);
     oz_cli_write_report(oz_convert_layout(c), more);
     return OZ_OK;
 }

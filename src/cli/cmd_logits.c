@@ -1,6 +1,8 @@
 /* ounce logits: one forward pass over given ids, everything written out. The reference interface that tests compare with. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/cli.h"
@@ -34,6 +36,12 @@ static oz_status part_write(pass *p, int64_t at, int64_t n, int64_t vocab, oz_er
     return OZ_OK;
 }
 
+/* As run: a number that is none ends it. */
+static oz_status finite_check(const pass *p, int64_t at, int64_t n, int64_t vocab, oz_err *err) {
+    for (int64_t i = 0; i < n * vocab; i++) OZ_NEED(isfinite(p->logits[i]), err, OZ_E_FORMAT, "logits are not finite at position %lld", (long long)(at + i / vocab));
+    return OZ_OK;
+}
+
 static oz_status pass_run(pass *p, oz_model *m, oz_state *s, const oz_ids *ids, int32_t *blocks, int32_t *rows, oz_err *err) {
     const oz_model_info *f = oz_model_get(m);
     const int64_t n = (int64_t)ids->len;
@@ -43,6 +51,7 @@ static oz_status pass_run(pass *p, oz_model *m, oz_state *s, const oz_ids *ids, 
         const oz_seg seg = {0, k, at, blocks};
         const oz_call call = {.ids = ids->data + at, .n_tok = k, .segs = &seg, .n_segs = 1, .rows = rows, .n_rows = k, .tap = hidden ? keep_hidden : NULL, .tap_arg = p};
         OZ_TRY(oz_model_run(m, s, &call, &(oz_sink){OZ_SINK_COPY, p->logits, NULL}, err));
+        OZ_TRY(finite_check(p, at, k, f->vocab_size, err));
         OZ_TRY(part_write(p, at, k, f->vocab_size, err));
     }
     return p->w ? oz_writer_finish(p->w, err) : OZ_OK;
@@ -81,11 +90,30 @@ static oz_status layout_make(oz_layout *l, const oz_model_info *f, int64_t n, oz
     return oz_layout_fix(l, err);
 }
 
-static oz_status write_file(oz_model *m, const oz_ids *ids, oz_err *err) {
-    OZ_NEED((int64_t)ids->len <= oz_model_get(m)->max_len, err, OZ_E_ARG, "%s: %zu ids, the model takes %lld (--max-model-len)", ids_path, ids->len, (long long)oz_model_get(m)->max_len);
+static json_t *tensor_json(const char *name, int64_t n, int64_t width) { return json_pack("{s:s s:s s:[II]}", "name", name, "dtype", "F32", "shape", (json_int_t)n, (json_int_t)width); }
+
+static void report(const oz_cli_model *m, const char *path, int64_t n, size_t n_bytes, double seconds) {
+    const oz_model_info *f = oz_model_get(m->model);
+    json_t *tensors = json_pack("[o]", tensor_json("logits", n, f->vocab_size));
+    for (int64_t i = 0; hidden && i < f->n_layers; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "hidden_after_layer_%lld", (long long)i);
+        json_array_append_new(tensors, tensor_json(name, n, f->hidden_size));
+    }
+    oz_cli_json_print(json_pack("{s:o s:o s:I s:I s:o s:s s:s s:f s:I}", "model", oz_json_text(path), "output", oz_json_text(out_path), "n_tok", (json_int_t)n, "bytes", (json_int_t)n_bytes, "tensors", tensors,
+                                "device", oz_dev_describe(m->dev), "dtype", f->dtype, "seconds", seconds, "peak_rss_bytes", (json_int_t)oz_rss_peak_bytes()));
+}
+
+static oz_status write_file(const oz_cli_model *m, const char *path, const oz_ids *ids, oz_err *err) {
+    const oz_model_info *f = oz_model_get(m->model);
+    const int64_t start = oz_clock_us(), n = (int64_t)ids->len;
+    OZ_NEED(n <= f->max_len, err, OZ_E_ARG, "%s: %zu ids, the model takes %lld (--max-model-len)", ids_path, ids->len, (long long)f->max_len);
     oz_layout *l = oz_layout_new(0);
-    oz_status st = layout_make(l, oz_model_get(m), (int64_t)ids->len, err);
-    if (st == OZ_OK) st = write_out(m, ids, l, err);
+    oz_status st = layout_make(l, f, n, err);
+    if (st == OZ_OK) st = write_out(m->model, ids, l, err);
+    if (st == OZ_E_FORMAT) oz_cli_blame(m->ckpt, err);
+    if (st == OZ_OK) oz_cli_whole = oz_strdup(out_path);
+    if (st == OZ_OK && oz_cli_common.json) report(m, path, n, oz_layout_bytes(l), (double)(oz_clock_us() - start) / 1e6);
     oz_layout_free(&l);
     return st;
 }
@@ -101,7 +129,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_status st = oz_cli_model_open(&m, args[0], &(oz_cli_need){.tap_layers = hidden, .len = (int64_t)ids.len}, err);
     if (st == OZ_OK) {
         if (oz_ckpt_reads(m.ckpt, out_path) || oz_path_same(ids_path, out_path)) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: is an input of this command: write to another file", out_path);
-        if (st == OZ_OK) st = write_file(m.model, &ids, err);
+        if (st == OZ_OK) st = write_file(&m, args[0], &ids, err);
         oz_cli_model_close(&m);
     }
     oz_free(ids.data);

@@ -113,7 +113,7 @@ static json_t *report(const oz_quantize *q, double seconds) {
     if (oz_cli_output.dry_run && !oz_cli_common.json) sizes_print(q, modules);
     const double bits = 8.0 * (double)bytes / (double)n_weights;
     const char *scheme = one_scheme(q) ? one_scheme(q)->name : "mixed";
-    if (!oz_cli_common.json) printf("%15zu  in %zu modules of %lld weights as %s, %.4f bits a weight\n", bytes, n_quantized, (long long)n_weights, scheme, bits);
+    if (oz_cli_write_tells()) printf("%15zu  in %zu modules of %lld weights as %s, %.4f bits a weight\n", bytes, n_quantized, (long long)n_weights, scheme, bits);
     return json_pack("{s:s, s:i, s:I, s:I, s:f, s:f, s:I, s:o}", "scheme", scheme, "quantized_modules", (int)n_quantized, "quantized_weights", (json_int_t)n_weights,
                      "quantized_bytes", (json_int_t)bytes, "bits_per_weight", bits, "seconds", seconds, "peak_rss_bytes", (json_int_t)oz_rss_peak_bytes(),
                      "modules", modules);

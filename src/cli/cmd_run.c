@@ -121,27 +121,6 @@ static oz_status utf8_check(const char *what, const char *text, size_t n, oz_err
     return OZ_OK;
 }
 
-/* What of the checkpoint made logits that are not finite: an expert's weights, say. */
-static void blame(const oz_ckpt *c, oz_err *err) {
-    const oz_tensor *t;
-    int64_t at;
-    char said[sizeof err->msg], place[OZ_MAX_DIMS * 24] = "";
-    snprintf(said, sizeof said, "%s", err->msg);
-    const bool found = oz_ckpt_not_finite(&t, &at, c);
-    oz_err_clear(err);
-    if (!found) {
-        oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s; all stored floats are: what is computed grew too large", said);
-        return;
-    }
-    int64_t inner = 1;
-    for (int i = 0; i < t->n_dims; i++) inner *= t->dims[i];
-    for (int i = 0, n = 0; i < t->n_dims; i++) {
-        inner /= t->dims[i];
-        n += snprintf(place + n, sizeof place - (size_t)n, "%s%lld", i ? ", " : "", (long long)(at / inner % t->dims[i]));
-    }
-    oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s; %s[%s] is not finite either (%s)", said, t->name, place, t->file_name);
-}
-
 static oz_status generate(out *o, const oz_cli_model *m, const oz_ids *in, oz_err *err) {
     const oz_model_info *f = oz_model_get(m->model);
     const int64_t n = (int64_t)in->len, room = f->max_len - n;
@@ -160,7 +139,7 @@ static oz_status generate(out *o, const oz_cli_model *m, const oz_ids *in, oz_er
     const int64_t t0 = oz_clock_us();
     oz_status st = oz_engine_add(&id, e, &r, err);
     while (st == OZ_OK && active > 0 && !o->stopped && !o->write_errno && !oz_interrupted()) st = oz_engine_step(&active, e, on_token, o, err);
-    if (st == OZ_E_FORMAT) blame(m->ckpt, err); /* of a step: logits that are not finite */
+    if (st == OZ_E_FORMAT) oz_cli_blame(m->ckpt, err); /* of a step: logits that are not finite */
     const int64_t t1 = oz_clock_us();
     if (st == OZ_OK && o->write_errno) st = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "stdout: %s", strerror(o->write_errno)); /* nobody reads the rest */
     if (st == OZ_OK && oz_interrupted()) st = oz_err_set(err, OZ_E_INTERRUPTED, __FILE__, __LINE__, "interrupted");

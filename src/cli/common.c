@@ -20,7 +20,7 @@ const oz_opt oz_cli_opts_model[] = {
 };
 
 const oz_opt oz_cli_opts_output[] = {
-    {"quiet", 'q', OZ_OPT_FLAG, &oz_cli_common.quiet, 0, 0, NULL, NULL, "no progress; warnings and errors only"},
+    {"quiet", 'q', OZ_OPT_FLAG, &oz_cli_common.quiet, 0, 0, NULL, NULL, "warnings, errors and what was asked for only: no progress, no table of what was written"},
     {"json", 0, OZ_OPT_FLAG, &oz_cli_common.json, 0, 0, NULL, NULL, "one JSON document on stdout"},
     {0},
 };

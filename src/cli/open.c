@@ -113,3 +113,23 @@ void oz_cli_json_print(json_t *doc) {
     putchar('\n');
     json_decref(doc);
 }
+
+void oz_cli_blame(const oz_ckpt *c, oz_err *err) {
+    const oz_tensor *t;
+    int64_t at;
+    char said[sizeof err->msg], place[OZ_MAX_DIMS * 24] = "";
+    snprintf(said, sizeof said, "%s", err->msg);
+    const bool found = oz_ckpt_not_finite(&t, &at, c);
+    oz_err_clear(err);
+    if (!found) {
+        oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s; all stored floats are: what is computed grew too large", said);
+        return;
+    }
+    int64_t inner = 1;
+    for (int i = 0; i < t->n_dims; i++) inner *= t->dims[i];
+    for (int i = 0, n = 0; i < t->n_dims; i++) {
+        inner /= t->dims[i];
+        n += snprintf(place + n, sizeof place - (size_t)n, "%s%lld", i ? ", " : "", (long long)(at / inner % t->dims[i]));
+    }
+    oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s; %s[%s] is not finite either (%s)", said, t->name, place, t->file_name);
+}

@@ -71,6 +71,19 @@ static oz_status force_check(const char *dir, const char *model, oz_err *err) {
     return OZ_OK;
 }
 
+/* A folder in the model's own would be a part of it, for who reads or copies it next. */
+static oz_status place_check(const char *dir, const char *model, oz_err *err) {
+    if (!oz_path_is_dir(model) || oz_path_same(dir, model)) return OZ_OK;
+    size_t end = strlen(dir);
+    while (end > 0 && dir[end - 1] == '/') end--;
+    while (end > 0 && dir[end - 1] != '/') end--;
+    char *parent = end ? oz_strndup(dir, end) : oz_strdup(".");
+    const bool inside = is_inside(parent, model);
+    oz_free(parent);
+    OZ_NEED(!inside, err, OZ_E_ARG, "%s: lies in the model that is read, %s: name a folder outside", dir, model);
+    return OZ_OK;
+}
+
 static json_t *warnings; /* of the run, for --json */
 static void heard(void *arg, const char *text) { json_array_append_new(arg, oz_json_text(text)); }
 
@@ -81,13 +94,16 @@ oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err
             "--max-shard-size: must be a number of bytes, or one with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, found %s",
             oz_cli_output.max_shard);
     if (oz_cli_output.path) OZ_TRY(oz_outdir_check(oz_cli_output.path, err));
-    if (!oz_cli_output.force || !oz_cli_output.path) return OZ_OK;
+    if (!oz_cli_output.path) return OZ_OK;
     char *path;
     OZ_TRY(oz_hub_resolve(&path, model, err));
-    oz_status st = force_check(oz_cli_output.path, path, err);
+    oz_status st = place_check(oz_cli_output.path, path, err);
+    if (st == OZ_OK && oz_cli_output.force) st = force_check(oz_cli_output.path, path, err);
     oz_free(path);
     return st;
 }
+
+bool oz_cli_write_tells(void) { return !oz_cli_common.json && (!oz_cli_common.quiet || oz_cli_output.dry_run); }
 
 void oz_cli_write_report(const oz_layout *l, json_t *more) {
     json_t *files = json_array();
@@ -95,7 +111,7 @@ void oz_cli_write_report(const oz_layout *l, json_t *more) {
     for (size_t i = 0; i < oz_layout_file_count(l); i++) {
         size_t n_bytes;
         const char *name = oz_layout_file(l, i, &n_bytes);
-        if (!oz_cli_common.json) printf("%15zu  %s\n", n_bytes, name);
+        if (oz_cli_write_tells()) printf("%15zu  %s\n", n_bytes, name);
         json_array_append_new(files, json_pack("{s:s, s:I}", "name", name, "bytes", (json_int_t)n_bytes));
     }
     if (oz_cli_common.json) {
@@ -106,7 +122,7 @@ void oz_cli_write_report(const oz_layout *l, json_t *more) {
         putchar('\n');
         json_decref(doc);
     } else {
-        printf("%15zu  in all, %s %s\n", oz_layout_bytes(l), oz_cli_output.dry_run ? "would be written to" : "written to",
+        if (oz_cli_write_tells()) printf("%15zu  in all, %s %s\n", oz_layout_bytes(l), oz_cli_output.dry_run ? "would be written to" : "written to",
                oz_cli_output.path ? oz_cli_output.path : "DIR");
         json_decref(files);
     }

@@ -105,7 +105,7 @@ static void test_mxfp4(void **state) {
     static uint8_t bytes[N * BLOCK];
     oz_rng rng;
     oz_rng_init(&rng, 77);
-    for (int k = 0; k < N * BLOCK; k++) bytes[k] = (uint8_t)(k % BLOCK ? oz_rng_next(&rng) >> 40 : k / BLOCK % 255);
+    for (int k = 0; k < N * BLOCK; k++) bytes[k] = k % BLOCK ? (uint8_t)(oz_rng_next(&rng) >> 40) : (uint8_t)(k / BLOCK % 255);
     oz_weight w = {.rows = ROWS, .cols = COLS, .codes = bytes, .group_size = COLS, .rope_heads = 2};
     assert_true(oz_codec_plain(&w.codec, OZ_DTYPE_MXFP4));
     w.row_bytes = oz_codec_row_bytes(w.codec, COLS);
