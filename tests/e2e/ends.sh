@@ -37,7 +37,7 @@ done
 # A report that cannot be written: an error, which says that what was made is whole.
 for c in "quantize $T/m --scheme W8A8" "convert $T/m --to f32" "synth $T/m/config.json" "synth --split-ffn 2 $T/m"; do
     for json in '' --json; do
-        fails "${c%% *} $json: no room for the report" 1 "error: stdout: No space left on device; $T/whole is whole all the same" bash -c "exec $OUNCE $c -o $T/whole -q --force $json >/dev/full"
+        fails "${c%% *} $json: no room for the report" 1 "error: stdout: No space left on device; $T/whole is whole all the same" bash -c "exec $OUNCE $c -o $T/whole --force $json >/dev/full"
         ok "${c%% *} $json: and it is" $OUNCE verify "$T/whole" -q
     done
     fails "${c%% *}: no room for a dry run's" 1 'error: stdout: No space left on device' bash -c "exec $OUNCE $c -o $T/none --dry-run >/dev/full"
