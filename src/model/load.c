@@ -451,7 +451,7 @@ oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const 
     if (st == OZ_OK && (m->layer_begin < 0 || m->layer_begin >= m->layer_end || m->layer_end > dims.n_layers))
         st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "layers [%lld, %lld) of %lld", (long long)m->layer_begin, (long long)m->layer_end, (long long)dims.n_layers);
     if (st == OZ_OK) st = at_load_check(m, &list, schemes, err);
-    if (st == OZ_OK) st = oz_surplus_check(ckpt, &list, schemes, NULL, err);
+    if (st == OZ_OK) st = oz_surplus_check(ckpt, &list, schemes, !m->headless, NULL, err);
     if (st == OZ_OK) st = weights_load(m, ckpt, &list, schemes, err);
     if (st == OZ_OK) st = kv_load(m, ckpt, &list, err);
     if (st == OZ_OK && !m->headless && (dims.features & OZ_F_TIED)) oz_tied_head_check(ckpt, NULL);

@@ -4,6 +4,7 @@
 #define OZ_MODEL_MODEL_H
 #include <stdio.h>
 #include "base/err.h"
+#include "base/map.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/comm.h"
 #include "kernel/kernel.h"
@@ -16,8 +17,7 @@ typedef enum oz_role {
     OZ_ROLE_ATTN_Q_A, OZ_ROLE_ATTN_Q_B, OZ_ROLE_ATTN_KV_A, OZ_ROLE_ATTN_KV_B,
     OZ_ROLE_SSM_IN, OZ_ROLE_SSM_X, OZ_ROLE_SSM_DT, OZ_ROLE_SSM_OUT, OZ_ROLE_SSM_A, OZ_ROLE_SSM, OZ_ROLE_SHARED_GATE, OZ_ROLE_SHARED_UP, OZ_ROLE_SHARED_DOWN, OZ_ROLE_COUNT
 } oz_role;
-const char *oz_role_name(oz_role r);
-bool oz_role_by_name(oz_role r); /* lm_head and routers: a class name does not reach them when weights are quantized, a pattern that names them does */
+const char *oz_role_name(oz_role r); bool oz_role_by_name(oz_role r); /* lm_head and routers: a class name does not reach them when weights are quantized, a pattern that names them does */
 
 typedef struct oz_arch_tensor {   /* one tensor that a config calls for */
     char *name;                   /* "model.layers.0.self_attn.q_proj.weight" */
@@ -45,9 +45,11 @@ bool oz_scheme_reaches(const oz_scheme *s, const oz_arch_tensor *t); /* what it 
 oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c); /* a matrix as a scheme sees it. A router counts as Linear only where it is stored quantized: libraries differ on its class */
 oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err); /* any float type, exact shape */
 oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype, BF16 if absent; F16 or F32, no other (oz_arch_list_new checks it) */
-/* The scheme of each of a list's tensors, dense for what is no matrix; whether a module has a tensor that its scheme does not call for. */
+/* The scheme of each of a list's tensors, dense for what is no matrix; whether there are tensors that nothing calls for. notes: says which whole parts are not run, and what says nothing. */
 oz_status oz_schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err);
-oz_status oz_surplus_check(const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, const oz_findings *f, oz_err *err);
+oz_status oz_surplus_check(const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, bool notes, const oz_findings *f, oz_err *err);
+/* Of a name of no module, the shortest beginning that no module's has: what a whole part is called by ("vision_tower", "model.layers.61"). prefixes: beginnings of the names of modules, up to a dot. */
+oz_map *oz_prefixes_new(const oz_arch_list *list); size_t oz_part_length(const oz_map *prefixes, const char *name);
 /* All that opening the checkpoint on a device that runs everything would refuse it for, and warn of: schemes [list->n] are resolved (dense for what is no
  * matrix; unknown where the config is broken), and the tensors, their types, shapes, scales and indices held against them. Values of weights are not read. */
 oz_status oz_model_check(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err);
@@ -58,8 +60,7 @@ typedef struct oz_arch_info {
     int64_t vocab_size, hidden_size, intermediate_size, n_layers, n_heads, n_heads_kv, head_dim, max_len;
     int64_t n_experts, top_k, expert_ffn, shared_ffn;
     int64_t window, n_windows, n_scans; bool tied; /* tokens that so many layers see; layers that scan */
-} oz_arch_info;
-oz_status oz_arch_info_read(oz_arch_info *out, const json_t *config, oz_err *err);
+} oz_arch_info; oz_status oz_arch_info_read(oz_arch_info *out, const json_t *config, oz_err *err);
 typedef struct oz_config_key { const char *path /* "rope_scaling.factor"; "": all */; bool of_logits /* not what ends or bounds a text */; const json_t *ours, *theirs; } oz_config_key;
 void oz_config_compare(const json_t *ours, const json_t *theirs, void (*each)(void *arg, const oz_config_key *k), void *arg); /* keys by which they differ as the model reads them; none where one is not read */
 /* Bytes that a token and a sequence keep, all layers together. Latent attention keeps latents where kv_b_proj is stored as floats, else what is expanded of them. */
@@ -123,8 +124,7 @@ typedef struct oz_tap {
     const float *rows; int64_t n_tok, width;                 /* host [n_tok, width] */
     const int32_t *experts; int model;                       /* ROUTE: instead of rows; of those in lockstep */
 } oz_tap;
-size_t oz_model_tap_count(const oz_model *m); /* those that a call will meet, in order */
-oz_tap oz_model_tap_at(const oz_model *m, size_t i); /* without rows */
+size_t oz_model_tap_count(const oz_model *m); oz_tap oz_model_tap_at(const oz_model *m, size_t i); /* those that a call will meet, in order, without rows */
 /* Cuts of a model of one layer that was opened with OZ_TAP_LINEAR: a call can end at one, its taps done, and another go on from there, when modules behind it have been made. Numbered
  * from 1; each is at some taps in a row, with no product between them. */
 typedef struct oz_cut { size_t tap0, n_taps; /* of oz_model_tap_at */ bool is_start; /* nothing is done before it: going on from there is beginning */ } oz_cut;

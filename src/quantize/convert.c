@@ -38,7 +38,8 @@ struct oz_convert {
     item **items; /* each its own allocation: a recode points into it */
     size_t n_items, cap_items, n_bytes, n_tensors, n_lossy;
     char *lossy;  /* the first module without a form in compressed-tensors, and why */
-    const oz_tensor *left_out; /* the first tensor that nothing describes any more */
+    oz_map *prefixes, *left_parts; /* of the first; what is left out, since nothing describes it any more: a part that has codes goes whole */
+    const oz_tensor *left_out; /* the first tensor of these */
     size_t n_left_out;
 };
 
@@ -231,13 +232,36 @@ static bool is_of_codes(const oz_ckpt *c, const oz_tensor *t) {
     return stored || !is_floats(t);
 }
 
+/* What a tensor of no module is a part of. Layers behind those of the model go together, since the config counts them. */
+static size_t part_of(const oz_convert *c, const char *name) {
+    const size_t n = oz_part_length(c->prefixes, name);
+    const char *layers = memmem(name, n, "layers.", 7);
+    return layers ? (size_t)(layers - name) + 6 : n;
+}
+
+static void leave_parts(oz_convert *c) {
+    const oz_origin *base = &c->origins[0];
+    c->prefixes = oz_prefixes_new(&base->list), c->left_parts = oz_map_new(16);
+    for (size_t i = 0; base->by_name && !keeps_codes(c) && i < oz_ckpt_count(base->ckpt); i++) {
+        const oz_tensor *t = oz_ckpt_at(base->ckpt, i);
+        if (oz_origin_owner(base, t->name) < 0 && is_of_codes(base->ckpt, t)) oz_map_add(c->left_parts, t->name, part_of(c, t->name), 0);
+    }
+}
+
+/* The config does not count layers that are gone. */
+static void forget_layer(const oz_convert *c, const oz_tensor *t) {
+    json_t *text = json_object_get(c->config, "text_config"), *in = text ? text : c->config;
+    if (memmem(t->name, part_of(c, t->name), "layers", 6) && json_object_get(in, "num_nextn_predict_layers")) json_object_set_new(in, "num_nextn_predict_layers", json_integer(0));
+}
+
 /* A tensor of no module, as the base has it. */
 static oz_status add_other(oz_convert *c, const oz_tensor *t, oz_err *err) {
     const oz_origin *base = &c->origins[0];
     if (base->kv.quantized && oz_scheme_is_kv(t->name)) return c->cfg.compressed ? add_bytes(c, base, t, err) : OZ_OK; /* or it would be the scale of a cache that the result's config does not quantize */
     if (!base->by_name) return add_dense(c, base, t, err);
-    if (keeps_codes(c) || !is_of_codes(base->ckpt, t)) return is_floats(t) ? add_dense(c, base, t, err) : add_bytes(c, base, t, err);
+    if (!oz_map_get(c->left_parts, t->name, part_of(c, t->name), &(int64_t){0})) return is_floats(t) ? add_dense(c, base, t, err) : add_bytes(c, base, t, err);
     if (c->n_left_out++ == 0) c->left_out = t;
+    forget_layer(c, t);
     return OZ_OK;
 }
 
@@ -256,6 +280,7 @@ static oz_status plan_tensors(oz_convert *c, oz_err *err) {
     const oz_origin *base = &c->origins[0];
     bool *done = oz_alloc_array(base->list.n + 1, sizeof *done);
     oz_status st = OZ_OK;
+    leave_parts(c);
     for (size_t i = 0; i < oz_ckpt_count(base->ckpt) && st == OZ_OK; i++) {
         const oz_tensor *t = oz_ckpt_at(base->ckpt, i);
         const int64_t row = oz_origin_owner(base, t->name);
@@ -460,6 +485,8 @@ void oz_convert_free(oz_convert **pc) {
     oz_free(c->becomes);
     oz_free(c->lossy);
     oz_layout_free(&c->layout);
+    oz_map_free(&c->prefixes);
+    oz_map_free(&c->left_parts);
     json_decref(c->config);
     json_decref(c->report);
     oz_free(c);

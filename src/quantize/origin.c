@@ -39,7 +39,7 @@ oz_status oz_origin_open(oz_origin *o, const oz_ckpt *ckpt, oz_err *err) {
     OZ_TRY(list_new(o, err));
     o->schemes = oz_alloc_array(o->list.n + 1, sizeof *o->schemes);
     OZ_TRY(oz_schemes_resolve(o->schemes, ckpt, &o->list, NULL, err));
-    OZ_TRY(oz_surplus_check(ckpt, &o->list, o->schemes, NULL, err));
+    OZ_TRY(oz_surplus_check(ckpt, &o->list, o->schemes, false, NULL, err));
     OZ_TRY(oz_scheme_kv(&o->kv, oz_ckpt_config(ckpt), err));
     o->by_name = oz_map_new(o->list.n);
     o->first = oz_alloc_array(o->list.n + 1, sizeof *o->first);

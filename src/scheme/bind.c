@@ -184,14 +184,14 @@ static oz_status bind_shape(oz_weight *w, const oz_tensor *t, const oz_part *p, 
     return check_shape_tensor(t, p, m, err);
 }
 
-/* A symmetric GPTQ in the first format whose zeros are those of the second is a mislabelled second: all of its zero points are known. */
+/* The zero points of a symmetric GPTQ are known: where all are those of the other format, its label is wrong. */
 static void gptq_version(oz_weight *w, const oz_module *m, const oz_scheme *s, int64_t n_groups) {
-    const uint32_t middle = 1u << (s->bits - 1);
+    const uint32_t other = (1u << (s->bits - 1)) - !s->old_layout;
     w->zero_add = s->old_layout;
-    if (!s->symmetric || !s->old_layout) return;
+    if (!s->symmetric) return;
     for (int64_t i = 0; i < n_groups * m->rows; i++)
-        if (oz_field_get((const uint8_t *)w->zero_words + i / m->rows * w->zero_group_step, w->zero_word_step, s->bits, w->zero_order, i % m->rows) != middle) return;
-    w->zero_add = 0;
+        if (oz_field_get((const uint8_t *)w->zero_words + i / m->rows * w->zero_group_step, w->zero_word_step, s->bits, w->zero_order, i % m->rows) != other) return;
+    w->zero_add = !s->old_layout;
 }
 
 static oz_status bind_zero(oz_weight *w, const oz_tensor *t, const oz_part *p, const oz_module *m, const oz_scheme *s, oz_err *err) {
@@ -213,15 +213,16 @@ static oz_status bind_zero(oz_weight *w, const oz_tensor *t, const oz_part *p, c
     return OZ_OK;
 }
 
-/* The group of each column. One that says nothing (plain order, or a -1: never made) is left out. */
+/* The group of each column. One that says nothing (plain order, or nothing but -1: never made) is left out; where GPTQ says desc_act it must have been made. */
 static oz_status bind_g_idx(oz_weight *w, const oz_tensor *t, const oz_part *p, const oz_module *m, const oz_scheme *s, oz_err *err) {
     OZ_TRY(need_dtype(t, p, s, err));
     if (!same_shape(t, p)) return wrong_shape(t, p, err);
     if (!t->data) return OZ_OK;
     const int64_t n = oz_weight_groups(w), size = w->group_size;
     const oz_weight by = {.g_idx = t->data};
-    bool plain = true, made = true;
-    for (int64_t c = 0; c < m->cols; c++) plain &= oz_weight_group(&by, c) == c / size, made &= oz_weight_group(&by, c) != -1;
+    bool plain = true, made = false;
+    for (int64_t c = 0; c < m->cols; c++) plain &= oz_weight_group(&by, c) == c / size, made |= oz_weight_group(&by, c) != -1;
+    OZ_NEED(made || s->store != OZ_STORE_GPTQ || !s->column_order, err, OZ_E_FORMAT, "%s: expected the group of each column, since desc_act is true; found nothing but -1 (%s)", t->name, t->file_name);
     if (plain || !made) return OZ_OK;
     int64_t *count = oz_alloc_array((size_t)n, sizeof *count), bad = -1;
     for (int64_t c = 0; c < m->cols && bad < 0; c++) {
@@ -297,6 +298,12 @@ oz_status oz_scheme_bind_input(float *scale, float *zero, const oz_ckpt *c, cons
         if (t && parts[i].kind == OZ_PART_INPUT_ZERO) *zero = *(const int8_t *)t->data;
     }
     return OZ_OK;
+}
+
+bool oz_scheme_is_suffix(const char *suffix) {
+    size_t i = 0;
+    while (i < N_SUFFIXES && strcmp(SUFFIXES[i], suffix) != 0) i++;
+    return i < N_SUFFIXES;
 }
 
 bool oz_scheme_is_stored(const oz_ckpt *c, const oz_module *m) {

@@ -13,11 +13,16 @@ static const char *const NAMES[][2] = {
 };
 enum { N_NAMES = sizeof NAMES / sizeof *NAMES };
 
-bool oz_scheme_is_kv(const char *tensor) {
-    for (int i = 0; i < N_NAMES; i++)
-        if (oz_str_ends(tensor, NAMES[i][0]) || oz_str_ends(tensor, NAMES[i][1])) return true;
-    return false;
+size_t oz_scheme_kv_owner(const char *tensor) {
+    size_t n = 0, longest = 0;
+    for (int i = 0; i < 2 * N_NAMES; i++) {
+        const char *name = NAMES[i / 2][i % 2];
+        if (strlen(name) > longest && oz_str_ends(tensor, name)) longest = strlen(name), n = strlen(tensor) - longest;
+    }
+    return n;
 }
+
+bool oz_scheme_is_kv(const char *tensor) { return oz_scheme_kv_owner(tensor) > 0; }
 
 static const oz_tensor *find(const oz_ckpt *c, const char *name, int which) {
     const oz_tensor *t = NULL;

@@ -71,7 +71,8 @@ typedef struct oz_kv_scheme { bool quantized, per_head; } oz_kv_scheme;
 oz_status oz_scheme_kv(oz_kv_scheme *out, const json_t *config, oz_err *err);
 /* k and v [n_heads_kv], of the attention module `name` ("model.layers.0.self_attn"). Both missing: 1, and false in *stored. */
 oz_status oz_scheme_bind_kv(float *k, float *v, bool *stored, const oz_ckpt *c, const char *name, const oz_kv_scheme *s, int64_t n_heads_kv, oz_err *err);
-bool oz_scheme_is_kv(const char *tensor); /* a name that scales of the cache have */
+size_t oz_scheme_kv_owner(const char *tensor); /* of a name that scales of the cache have: bytes of the attention module's; 0: it is none */
+bool oz_scheme_is_kv(const char *tensor);
 
 /* quantization_config for writing: modules[n] (all that are linear, and embeddings) under schemes[n], of compressed-tensors. Read back it gives the same schemes. Dense linear
  * ones are named in `ignore`. kv NULL: the cache is not quantized. New reference. */
@@ -100,6 +101,7 @@ oz_status oz_scheme_bind_all(oz_weight *out, const oz_ckpt *c, const oz_module *
 oz_status oz_scheme_bind_input(float *scale, float *zero, const oz_ckpt *c, const oz_module *m, const oz_scheme *s, oz_err *err);
 /* Whether the checkpoint keeps anything for the module but a dense weight and a bias. */
 bool oz_scheme_is_stored(const oz_ckpt *c, const oz_module *m);
+bool oz_scheme_is_suffix(const char *suffix); /* ".weight", or what some method keeps beside it */
 /* Drops the pages of the module's tensors. */
 void oz_scheme_drop(const oz_ckpt *c, const oz_module *m);
 

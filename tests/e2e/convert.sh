@@ -49,7 +49,7 @@ torn() {
 for d in $M/llama $Q/fp8-dynamic; do
     n=$(basename $d)
     torn "$n, a layer less" $d '.num_hidden_layers += 1' . 'input_layernorm.weight: '
-    torn "$n, a norm of another name" $d . 'with_entries(.key |= sub("layers.1.input_layernorm"; "layers.1.ln"))' 'model.layers.1.input_layernorm.weight: '
+    torn "$n, a norm of another name" $d . 'with_entries(.key |= sub("layers.1.input_layernorm"; "layers.1.ln"))' 'model.layers.1.'
     torn "$n, another vocabulary" $d '.vocab_size -= 1' . 'model.embed_tokens.weight: expected ['
     torn "$n, a norm of another shape" $d . '."model.norm.weight".shape |= [.[0] / 2, 2]' 'model.norm.weight: '
 done
@@ -61,18 +61,22 @@ fails 'a value past the largest of bf16' 1 'model.layers.1.mlp.up_proj.weight: v
 poison "$T/m/model.safetensors" model.layers.1.mlp.up_proj.weight $((4 * (5 * 96 + 7))) '\x00\x00\x80\x7f'
 ok 'an infinity is not new' $OUNCE convert "$T/m" -o "$T/y" --to bf16 --force -q
 
-# A layer too many is a part that nothing calls for: kept where its tensors mean the same, else left out with a warning, as verify warns.
+# A layer too many is refused. One that the config declares is kept where its tensors mean the same, else left out whole, with a warning, and the config has none.
 for n in fp8-dynamic awq-gemm gptq-v1-desc-act; do
     d=$Q/$n
     rm -rf "$T/m" "$T/y" && cp -r $d "$T/m" && jq '.num_hidden_layers -= 1' $d/config.json >"$T/m/config.json"
+    fails "$n, a layer too many" 1 'model.layers.1.input_layernorm.weight: expected no such tensor in a model of this config, found it, and ' $OUNCE convert "$T/m" -o "$T/y" --to f32
+    jq '.num_hidden_layers -= 1 | .num_nextn_predict_layers = 1' $d/config.json >"$T/m/config.json"
     $OUNCE convert "$T/m" -o "$T/y" --to f32 >"$T/out" 2>"$T/err"
-    same "$n, a layer too many: --to f32" "0 1" "$? $(grep -c 'is of no module of this model, and without the config of its scheme nothing says what its codes mean: left out' "$T/err")"
-    same "$n, and no scale of what is left out" 0 "$($OUNCE inspect "$T/y" --tensors --json 2>"$T/log" | jq '[.tensors[].name | select(test("scale|zero|qweight|g_idx"))] | length')"
+    same "$n, a layer that is declared: --to f32" "0 1" "$? $(grep -c 'is of no module of this model, and without the config of its scheme nothing says what its codes mean: left out' "$T/err")"
+    same "$n, and nothing of it is left" 0 "$($OUNCE inspect "$T/y" --tensors --json 2>"$T/log" | jq '[.tensors[].name | select(test("layers.1."))] | length')"
+    same "$n, nor in the config" 0 "$(jq .num_nextn_predict_layers "$T/y/config.json")"
     ok "$n, and the result loads" $OUNCE verify "$T/y"
 done
-rm -rf "$T/m" "$T/y" && cp -r $Q/fp8-dynamic "$T/m" && jq '.num_hidden_layers -= 1' $Q/fp8-dynamic/config.json >"$T/m/config.json"
+rm -rf "$T/m" "$T/y" && cp -r $Q/fp8-dynamic "$T/m" && jq '.num_hidden_layers -= 1 | .num_nextn_predict_layers = 1' $Q/fp8-dynamic/config.json >"$T/m/config.json"
 $OUNCE convert "$T/m" -o "$T/y" --to compressed-tensors -q >"$T/out" 2>"$T/err"
-ok 'a layer too many stays in compressed-tensors' cmp $Q/fp8-dynamic/model.safetensors "$T/y/model.safetensors"
+ok 'a declared layer stays in compressed-tensors' cmp $Q/fp8-dynamic/model.safetensors "$T/y/model.safetensors"
+same 'and in the config' 1 "$(jq .num_nextn_predict_layers "$T/y/config.json")"
 
 # A model that is not known is converted tensor by tensor, and that is said.
 rm -rf "$T/m" && cp -r $M/llama "$T/m" && jq '.model_type = "other"' $M/llama/config.json >"$T/m/config.json"

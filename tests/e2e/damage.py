@@ -83,6 +83,22 @@ def drop(name):
     return f
 
 
+def add(name, dtype='F32', shape=(1,), data=struct.pack('<f', 2)):
+    """A tensor more in an unsharded file."""
+    def f(d):
+        s, = shards(d)
+        s.header[name] = dict(dtype=dtype, shape=shape, data_offsets=[len(s.data), len(s.data) + len(data)])
+        s.data += data
+        s.save()
+    return f
+
+
+def both(*changes):
+    def f(d):
+        for change in changes: change(d)
+    return f
+
+
 def copy(source, target):
     def f(d):
         a, t = shard_of(d, source), shard_of(d, target)
@@ -137,7 +153,7 @@ def on_shard(i, change): return lambda d: resize(shard_file(d, i), change)(d)
 
 
 Q, G, INDEX = 'quantization_config', 'quantization_config/config_groups/group_0', 'model.safetensors.index.json'
-DOWN = 'model.layers.1.mlp.down_proj'
+DOWN, GATE, BIAS = 'model.layers.1.mlp.down_proj', 'model.layers.0.mlp.gate_proj', 64
 NAN, INF = (0xc0, 0x7f), (0x80, 0x7f)
 
 def add_key(d):
@@ -253,7 +269,7 @@ FOUND = [
     ('an entry of the index without a tensor', unheld, 'error: model.layers.1.extra'),
     ('the total size in the index', put(INDEX, 'metadata/total_size', 1), 'metadata.total_size'),
     ('a tensor has another name', rename(DOWN + '.weight_scale', DOWN + '.scale'), 'error: ' + DOWN + '.weight_scale'),
-    ('a tensor that nothing calls for', rename('model.layers.2.input_layernorm.weight', 'model.layers.2.input_norm.weight'), 'warning: model.layers.2.input_norm'),
+    ('a tensor that nothing calls for', rename('model.layers.2.input_layernorm.weight', 'model.layers.2.input_norm.weight'), 'error: model.layers.2.input_norm'),
     ('num_bits', put('config.json', G + '/weights/num_bits', 8), 'error: '),
     ('group_size', put('config.json', G + '/weights/group_size', 16), 'error: '),
     ('symmetric', put('config.json', G + '/weights/symmetric', False), 'error: '),
@@ -264,7 +280,7 @@ FOUND = [
     ('ignore has a name too many', put('config.json', Q + '/ignore', ['lm_head', DOWN]), 'error: ' + DOWN),
     ('hidden_size', put('config.json', 'hidden_size', 128), 'error: '),
     ('vocab_size', put('config.json', 'vocab_size', 300), 'error: model.embed_tokens.weight'),
-    ('a layer less in the config', put('config.json', 'num_hidden_layers', 2), 'warning: model.layers.2'),
+    ('a layer less in the config', put('config.json', 'num_hidden_layers', 2), 'error: model.layers.2.input_layernorm.weight: expected no such tensor in a model of this config, found it, and '),
     ('a layer more in the config', put('config.json', 'num_hidden_layers', 4), 'error: model.layers.3'),
     ('the heads are tied', put('config.json', 'tie_word_embeddings', True), 'warning: lm_head.weight'),
     ('an id of the config beyond the vocabulary', put('config.json', 'eos_token_id', 320), 'warning: config.json.eos_token_id: expected an id below'),
@@ -314,6 +330,19 @@ FOUND_ELSEWHERE = [
     ('gptq-v1-desc-act', 'a group of g_idx that another has too', same_group, 'error: model.layers.0.mlp.down_proj.g_idx'),
     ('gptq-v1-desc-act', 'columns have an order that desc_act denies', put('config.json', Q + '/desc_act', False), 'warning: model.layers.0.mlp.down_proj.g_idx: expected groups of neighbours'),
     ('gptq-v1-desc-act', 'zero points that sym denies', put('config.json', Q + '/sym', True), 'warning: model.layers.0.mlp.down_proj.qzeros: expected zero points in the middle'),
+    ('gptq-v1-desc-act', 'one column of g_idx without a group', poke('model.layers.0.mlp.down_proj.g_idx', 0, *b'\xff' * 4), 'error: model.layers.0.mlp.down_proj.g_idx: expected groups 0..7, found -1 at column 0'),
+    ('gptq-v1-desc-act', 'a g_idx that was not made', fill('model.layers.0.mlp.down_proj.g_idx', 0, 4, 4, 0xff), 'error: model.layers.0.mlp.down_proj.g_idx: expected the group of each column, since desc_act is true'),
+    ('gptq-8bit', 'zero points of the first version', put('config.json', Q + '/checkpoint_format', 'gptq_v2'), 'expected zero points of checkpoint_format gptq_v2, found those of gptq, which are taken, and 7 such'),
+    ('gptq-8bit', 'a bias of zeros', add(GATE + '.bias', 'F16', [BIAS], bytes(2 * BIAS)), 'warning: ' + GATE + '.bias: a model of type llama and this config has no bias there'),
+    ('gptq-8bit', 'a bias', add(GATE + '.bias', 'F16', [BIAS], bytes(2 * BIAS - 1) + b'1'), 'error: ' + GATE + '.bias: expected none, since a model of type llama and this config has no bias there'),
+    ('gptq-8bit', 'a number outside of the layers', add('model.unused', shape=[]), 'warning: model.unused: expected no such tensor'),
+    ('gptq-8bit', 'an empty tensor', add('model.unused', shape=[0, 4], data=b''), 'warning: model.unused: expected no such tensor'),
+    *[('kv-cache-fp8', name + ', which nothing reads', add(name), 'error: ' + name + ': expected no such tensor') for name in (
+        'foo', 'lm_head.foo', 'mtpx.weight', 'model.layers.0.mtp.weight', 'model.layers.2.eh_proj.weight', 'model.layers.0.self_attn.sinks', 'model.layers.0.self_attn.q_norm.weight', 'model.layers.0.self_attn.masked_bias',
+        'model.layers.0.self_attn.q_proj.lora_A.weight', 'model.layers.0.self_attn.q_proj.R1_input.weight', 'model.layers.0.self_attn.q_scale', 'model.layers.0.self_attn.prob_output_scale',
+        'model.layers.0.mlp.act_fn.scales', 'model.layers.2.self_attn.k_scale', 'model.layers.2.self_attn.rotary_emb.inv_freq')],
+    ('kv-cache-fp8', 'a layer behind those that are declared', both(put('config.json', 'num_nextn_predict_layers', 1), add('model.layers.3.eh_proj.weight')), 'error: model.layers.3.eh_proj.weight: expected no such'),
+    ('kv-cache-fp8', 'a zero point of the cache', add('model.layers.0.self_attn.k_zero_point'), 'error: model.layers.0.self_attn.k_zero_point: expected none'),
     ('awq-gemm', 'a version', put('config.json', Q + '/version', 'gemv'), 'error: quantization_config.version'),
     ('awq-gemm', 'a module that is left out', put('config.json', Q + '/modules_to_not_convert', ['mlp']), 'leaves it out, and yet it is stored quantized'),
     ('fp8-native-block', 'a size of blocks', put('config.json', Q + '/weight_block_size', [64, 64]), 'weight_scale_inv: expected [2, 2], found [1, 1]'),

@@ -34,6 +34,17 @@ done
 $OUNCE verify "$T/many" --json -q >"$T/json" 2>"$T/err"
 same 'JSON: as many errors' "$(grep -c '^error' "$T/out")" "$(jq .errors "$T/json")"
 
+# Parts that are not run are named once, by whoever loads; a config declares a layer behind the others, or there is none.
+cp -r $Q/kv-cache-fp8 "$T/parts"
+add() { header "$T/parts/model.safetensors" ". + {\"$1\": {dtype: \"F32\", shape: [1], data_offsets: [\$last, \$last + 4]}}" 4; }
+for n in model.vision_tower.encoder.layers.0.weight multi_modal_projector.linear_1.weight mtp.fc.weight mtp.norm.weight model.layers.2.eh_proj.weight model.layers.1.self_attn.rotary_emb.inv_freq model.layers.0.self_attn.v_zero_point; do add $n; done
+jq '.num_nextn_predict_layers = 1' $Q/kv-cache-fp8/config.json >"$T/parts/config.json"
+notes=$(printf '%s: %d tensors, a part that is not run here\n' model.layers.2 1 model.vision_tower 1 mtp 2 multi_modal_projector 1)
+ok 'parts that are not run' verify "$T/parts"
+same 'are named' "$notes" "$(grep 'not run here' "$T/err")"
+ok 'and loaded without' $OUNCE logits "$T/parts" --ids <(echo 1 2 3) -o "$T/parts.out" --device cpu 2>"$T/err"
+same 'and named' "$notes" "$(grep 'not run here' "$T/err")"
+
 finds 'no such path' 1 'error: ' "$T/none"
 finds 'a file that is no checkpoint' 1 'error: ' tests/lib.sh
 mkdir "$T/empty"
