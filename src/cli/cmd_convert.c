@@ -31,7 +31,7 @@ static const oz_opt_cmd cmd = {
     .usage = "MODEL -o DIR --to TYPE [--take PAT=OTHER]... [options]",
     .summary = "dequantize a checkpoint or a GGUF, turn it into compressed-tensors, or build a hybrid",
     .details =
-        "f32, bf16: each weight is dequantized in 32-bit floats and rounded once, to nearest even.\n\n"
+        "f32, bf16: each weight is dequantized in 32-bit floats and rounded once, to nearest even. Weights alone count: how inputs and the cache were quantized is left behind with a warning, even where it cannot be run here.\n\n"
         "compressed-tensors: nothing is lost. Modules that are stored so keep their tensors to the byte. Those of GPTQ (with an order of columns, too), AWQ and native fp8 keep codes, scales and zero points in "
         "another layout; so do GGUF's MXFP4, and Q8_0, Q5_0, Q4_0, Q6_K and Q3_K, with zero points where a block's scale is negative. Other blocks of a GGUF have offsets or codebooks that compressed-tensors "
         "cannot express: an error, or with --lossy floats of the model's type. A GGUF's embeddings become 32-bit floats, with --lossy the model's type. What vLLM would refuse in the result is a warning.\n\n"

@@ -5,18 +5,22 @@
 #include "base/mem.h"
 #include "model/internal.h"
 
-oz_status oz_schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err) {
+static oz_status resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, bool weights_only, const oz_findings *f, oz_err *err) {
     oz_module *mods = oz_alloc_array(list->n + 1, sizeof *mods);
     oz_scheme *found = oz_alloc_array(list->n + 1, sizeof *found);
     size_t n = 0;
     for (size_t i = 0; i < list->n; i++)
         if (oz_is_matrix(&list->items[i])) mods[n++] = oz_arch_module(&list->items[i], c);
-    oz_status st = oz_scheme_resolve_all(found, oz_ckpt_config(c), mods, n, f, err);
+    const json_t *config = oz_ckpt_config(c);
+    oz_status st = weights_only ? oz_scheme_resolve_weights(found, config, mods, n, err) : oz_scheme_resolve_all(found, config, mods, n, f, err);
     for (size_t i = 0, k = 0; i < list->n; i++) schemes[i] = oz_is_matrix(&list->items[i]) ? found[k++] : OZ_SCHEME_DENSE;
     oz_free(mods);
     oz_free(found);
     return st;
 }
+
+oz_status oz_schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err) { return resolve(schemes, c, list, false, f, err); }
+oz_status oz_schemes_resolve_weights(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, oz_err *err) { return resolve(schemes, c, list, true, NULL, err); }
 
 oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err) {
     const oz_tensor *x = *out = oz_ckpt_find(c, t->name);

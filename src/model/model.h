@@ -46,7 +46,7 @@ oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c); /* a matrix
 oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err); /* any float type, exact shape */
 oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype, BF16 if absent; F16 or F32, no other (oz_arch_list_new checks it) */
 /* The scheme of each of a list's tensors, dense for what is no matrix; whether there are tensors that nothing calls for. notes: says which whole parts are not run, and what says nothing. */
-oz_status oz_schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err);
+oz_status oz_schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err); oz_status oz_schemes_resolve_weights(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, oz_err *err);
 oz_status oz_surplus_check(const oz_ckpt *c, const oz_arch_list *list, const oz_scheme *schemes, bool notes, const oz_findings *f, oz_err *err);
 /* Of a name of no module, the shortest beginning that no module's has: what a whole part is called by ("vision_tower", "model.layers.61"). prefixes: beginnings of the names of modules, up to a dot. */
 oz_map *oz_prefixes_new(const oz_arch_list *list); size_t oz_part_length(const oz_map *prefixes, const char *name);

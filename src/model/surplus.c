@@ -97,7 +97,7 @@ static bool is_zeros(const oz_tensor *x) {
 
 static oz_status module_check(look *l, const oz_tensor *x, size_t k, const char *suffix, oz_err *err) {
     const oz_scheme *s = &l->schemes[k];
-    if (s->unknown || is_needed(l->list, k, s, x->name, suffix)) return OZ_OK;
+    if (s->unknown || (s->other_inputs && oz_scheme_is_of_inputs(suffix)) || is_needed(l->list, k, s, x->name, suffix)) return OZ_OK;
     const bool bias = strcmp(suffix, ".bias") == 0;
     if (bias && is_zeros(x)) {
         if (l->zeros.n++ == 0) l->zeros.first = x;

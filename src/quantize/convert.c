@@ -304,7 +304,9 @@ static void warn_of_floats(const oz_convert *c) {
     size_t n = 0, first = 0;
     for (size_t i = 0; i < c->n_items; i++)
         if (c->items[i]->kind == MODULE_FLOATS && c->items[i]->scheme->act != OZ_ACT_NONE && n++ == 0) first = i;
-    if (n) oz_log_warn("%s (scheme %s), and %zu modules in all: their inputs are not quantized any more, plain floats cannot say it", c->items[first]->module.name, c->items[first]->scheme->name, n);
+    const item *it = c->items[first];
+    if (n) oz_log_warn("%s (scheme %s%s), and %zu modules in all: their inputs are not quantized any more, plain floats cannot say it", it->module.name, it->scheme->name,
+                       it->scheme->other_inputs ? " with quantized inputs" : "", n);
     if (base->kv.quantized) oz_log_warn("%s: its quantized cache (kv_cache_scheme and its scales) is left out: plain floats cannot say it", oz_ckpt_path(base->ckpt));
 }
 
@@ -425,7 +427,7 @@ static oz_status origins_open(oz_convert *c, const oz_ckpt *ckpt, oz_err *err) {
     c->origins = oz_alloc_array(c->cfg.n_takes + 1, sizeof *c->origins);
     const bool needed = c->cfg.compressed || c->cfg.n_takes || oz_scheme_locate(oz_ckpt_config(ckpt));
     oz_err why = {0};
-    oz_status st = oz_origin_open(&c->origins[0], ckpt, &why);
+    oz_status st = oz_origin_open(&c->origins[0], ckpt, !c->cfg.compressed, &why);
     if (st == OZ_E_UNSUPPORTED && !needed) {
         oz_log_warn("%s: converted tensor by tensor; whether the model is whole cannot be told: %s", oz_ckpt_path(ckpt), why.msg);
         oz_origin_close(&c->origins[0]);
@@ -434,7 +436,7 @@ static oz_status origins_open(oz_convert *c, const oz_ckpt *ckpt, oz_err *err) {
     }
     if (st != OZ_OK && why.code != OZ_OK) oz_err_set(err, st, __FILE__, __LINE__, "%s", why.msg);
     if (st != OZ_OK) return of_origin(st, c, &c->origins[0], err);
-    for (size_t k = 1; k <= c->cfg.n_takes; k++) OZ_TRY(of_origin(oz_origin_open(&c->origins[k], c->cfg.takes[k - 1].other, err), c, &c->origins[k], err));
+    for (size_t k = 1; k <= c->cfg.n_takes; k++) OZ_TRY(of_origin(oz_origin_open(&c->origins[k], c->cfg.takes[k - 1].other, !c->cfg.compressed, err), c, &c->origins[k], err));
     return OZ_OK;
 }
 

@@ -146,7 +146,7 @@ typedef struct oz_origin {
     oz_map *by_name;       /* module: its first row in the list */
 } oz_origin;
 /* o: zeroed; to be closed, whatever comes of it. */
-oz_status oz_origin_open(oz_origin *o, const oz_ckpt *ckpt, oz_err *err);
+oz_status oz_origin_open(oz_origin *o, const oz_ckpt *ckpt, bool weights_only, oz_err *err); /* weights_only: oz_scheme_resolve_weights */
 void oz_origin_close(oz_origin *o);
 int64_t oz_origin_row(const oz_origin *o, const char *module);   /* its first, or -1 */
 int64_t oz_origin_owner(const oz_origin *o, const char *tensor); /* the first row of the module that it belongs to, or -1: of none, or of the cache */

@@ -34,13 +34,15 @@ int64_t oz_origin_owner(const oz_origin *o, const char *tensor) {
 
 bool oz_origin_lacks_head(const oz_origin *o, size_t row) { return o->tied && o->list.items[row].role == OZ_ROLE_HEAD && o->first[row] < 0; }
 
-oz_status oz_origin_open(oz_origin *o, const oz_ckpt *ckpt, oz_err *err) {
+oz_status oz_origin_open(oz_origin *o, const oz_ckpt *ckpt, bool weights_only, oz_err *err) {
     o->ckpt = ckpt;
     OZ_TRY(list_new(o, err));
     o->schemes = oz_alloc_array(o->list.n + 1, sizeof *o->schemes);
-    OZ_TRY(oz_schemes_resolve(o->schemes, ckpt, &o->list, NULL, err));
+    OZ_TRY(weights_only ? oz_schemes_resolve_weights(o->schemes, ckpt, &o->list, err) : oz_schemes_resolve(o->schemes, ckpt, &o->list, NULL, err));
     OZ_TRY(oz_surplus_check(ckpt, &o->list, o->schemes, false, NULL, err));
-    OZ_TRY(oz_scheme_kv(&o->kv, oz_ckpt_config(ckpt), err));
+    const oz_status st = oz_scheme_kv(&o->kv, oz_ckpt_config(ckpt), err);
+    if (st == OZ_E_UNSUPPORTED && weights_only) oz_err_clear(err);
+    else OZ_TRY(st);
     o->by_name = oz_map_new(o->list.n);
     o->first = oz_alloc_array(o->list.n + 1, sizeof *o->first);
     o->next = oz_alloc_array(oz_ckpt_count(ckpt) + 1, sizeof *o->next);

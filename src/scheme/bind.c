@@ -121,7 +121,7 @@ static oz_status check_surplus(const oz_ckpt *c, const oz_module *m, const oz_sc
         bool wanted = false;
         for (int k = 0; k < n_parts; k++) wanted = wanted || strcmp(parts[k].suffix, SUFFIXES[i]) == 0;
         const bool of_cache = strcmp(SUFFIXES[i], ".output_scale") == 0; /* an old name, oz_scheme_is_kv */
-        const oz_tensor *t = wanted || of_cache ? NULL : find(c, m, SUFFIXES[i]);
+        const oz_tensor *t = wanted || of_cache || (s->other_inputs && oz_scheme_is_of_inputs(SUFFIXES[i])) ? NULL : find(c, m, SUFFIXES[i]);
         if (t) OZ_TRY(oz_found(f, surplus(t, m, s, &parts[0], err), err));
     }
     return OZ_OK;
@@ -299,6 +299,8 @@ oz_status oz_scheme_bind_input(float *scale, float *zero, const oz_ckpt *c, cons
     }
     return OZ_OK;
 }
+
+bool oz_scheme_is_of_inputs(const char *suffix) { return oz_str_starts(suffix, ".input_") || oz_str_starts(suffix, ".output_"); }
 
 bool oz_scheme_is_suffix(const char *suffix) {
     size_t i = 0;

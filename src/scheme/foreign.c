@@ -49,7 +49,7 @@ static oz_status shared(oz_scheme *out, oz_config *c, const oz_module *m, oz_err
 /* The last group of GPTQ may be short. AWQ's loaders, and all that quantizes inputs in groups, take whole ones. */
 static oz_status whole_groups(oz_scheme *out, oz_config *c, const oz_module *m, oz_err *err) {
     OZ_TRY(shared(out, c, m, err));
-    const int64_t group = out->block_rows > 0 ? out->input.group_size : out->group_size;
+    const int64_t group = out->block_rows == 0 ? out->group_size : c->weights_only ? 0 : out->input.group_size;
     OZ_NEED(group <= 0 || m->cols % group == 0, err, OZ_E_FORMAT, "%s: %s says groups of %lld inputs, which do not divide its %lld columns", m->name, c->path, (long long)group, (long long)m->cols);
     return OZ_OK;
 }
@@ -168,6 +168,8 @@ static oz_status fp8_read(oz_config *c, oz_err *err) {
     OZ_TRY(oz_json_str(&scheme, v, c->path, "activation_scheme", err));
     s->static_input = strcmp(scheme, "static") == 0;
     OZ_NEED(s->static_input || strcmp(scheme, "dynamic") == 0, err, OZ_E_FORMAT, "%s.activation_scheme: must be static or dynamic, found \"%.60s\"", c->path, scheme);
+    s->other_inputs = c->weights_only && s->static_input && !s->per_tensor;
+    if (s->other_inputs) s->static_input = false;
     OZ_NEED(!s->static_input || s->per_tensor, err, OZ_E_UNSUPPORTED, "%s.activation_scheme: must be dynamic with weight_block_size, found static", c->path);
     s->act = s->per_tensor && !s->static_input ? OZ_ACT_F8_TOKEN : OZ_ACT_VALUES;
     if (s->act == OZ_ACT_VALUES) s->input = (oz_round){.bits = 8, .is_float = true, .symmetric = true, .group_size = s->group_size};

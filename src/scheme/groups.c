@@ -123,6 +123,7 @@ static oz_status check_format(const oz_group *g, oz_err *err) {
 }
 
 static oz_status judge(oz_group *g, const oz_config *c, oz_err *err) {
+    static const oz_args none = {0};
     const oz_args *w = &g->weights, *a = &g->acts;
     const char *version = json_string_value(json_object_get(c->json, "version"));
     g->scheme = OZ_SCHEME_DENSE;
@@ -131,6 +132,7 @@ static oz_status judge(oz_group *g, const oz_config *c, oz_err *err) {
     OZ_TRY(check_format(g, err));
     const oz_store store = FORMATS[format_find(g->format)].store;
     g->why_not = reason(w, a, store, version);
+    if (g->why_not && c->weights_only && w->present) g->why_not = reason(w, a = &none, store, version);
     if (g->why_not) return OZ_OK;
     const bool bytes = store == OZ_STORE_BYTES;
     g->scheme = (oz_scheme){.quantized = true, .bits = w->bits, .is_float = w->is_float, .group_size = w->group_size, .symmetric = w->symmetric, .store = store,
@@ -140,6 +142,8 @@ static oz_status judge(oz_group *g, const oz_config *c, oz_err *err) {
     if (w->strategy == OZ_STRATEGY_BLOCK) g->scheme.block_rows = w->block_rows, g->scheme.group_size = w->block_cols;
     if (g->scheme.act == OZ_ACT_VALUES) g->scheme.input = (oz_round){.bits = a->bits, .is_float = a->is_float, .symmetric = a->symmetric, .group_size = a->group_size};
     g->scheme.name = oz_scheme_display(&g->scheme);
+    g->scheme.other_inputs = a != &g->acts || g->outputs;
+    if (g->scheme.other_inputs) g->scheme.act = OZ_ACT_VALUES;
     return OZ_OK;
 }
 
@@ -265,7 +269,8 @@ static oz_status group_parse(oz_group *g, const char *name, const json_t *v, con
     oz_free(path);
     OZ_TRY(st);
     const json_t *output = json_object_get(v, "output_activations");
-    OZ_NEED(!output || json_is_null(output), err, OZ_E_UNSUPPORTED, "%s.output_activations: quantized outputs are not supported, found %s", g->path,
+    g->outputs = output && !json_is_null(output);
+    OZ_NEED(!g->outputs || c->weights_only, err, OZ_E_UNSUPPORTED, "%s.output_activations: quantized outputs are not supported, found %s", g->path,
             oz_json_show(output));
     return OZ_OK;
 }
@@ -410,7 +415,7 @@ oz_status oz_groups_module(oz_scheme *out, oz_config *c, const oz_module *m, oz_
     OZ_NEED(out->block_rows > 0 || out->group_size == 0 || m->cols % out->group_size == 0, err, OZ_E_FORMAT, "%s.weights.group_size: %lld does not divide the %lld columns of %s", g->path,
             (long long)out->group_size, (long long)m->cols, m->name);
     const int64_t in_group = out->input.group_size;
-    OZ_NEED(in_group == 0 || m->cols % in_group == 0, err, OZ_E_FORMAT, "%s.input_activations.group_size: %lld does not divide the %lld columns of %s", g->path, (long long)in_group,
+    OZ_NEED(in_group == 0 || m->cols % in_group == 0 || c->weights_only, err, OZ_E_FORMAT, "%s.input_activations.group_size: %lld does not divide the %lld columns of %s", g->path, (long long)in_group,
             (long long)m->cols, m->name);
     OZ_NEED(!out->column_order || strcmp(m->class_name, "Embedding") != 0, err, OZ_E_UNSUPPORTED, "%s: scheme %s of %s is not supported: a column order of an embedding", m->name, out->name, g->path);
     return OZ_OK;

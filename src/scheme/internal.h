@@ -53,6 +53,7 @@ typedef struct oz_group {
     const char *format;
     oz_patterns targets;
     oz_scheme scheme;
+    bool outputs;        /* are quantized */
     const char *why_not; /* NULL: it can be run */
 } oz_group;
 
@@ -68,6 +69,7 @@ typedef struct oz_config {
     oz_group *groups;
     size_t n_groups;
     oz_patterns ignore;
+    bool weights_only;
     bool is_made; /* written by who quantizes now: what it ignores is meant to be there */
     /* others */
     oz_scheme base;

@@ -33,7 +33,7 @@ static oz_status kv_parse(oz_kv_scheme *out, const oz_config *c, oz_err *err) {
         st = oz_err_set(err, OZ_E_UNSUPPORTED, __FILE__, __LINE__, "%s: only a symmetric float8 cache is supported, found %s%s%d", path, kv.symmetric ? "" : "asymmetric ", kv.is_float ? "float" : "int", kv.bits);
     if (st == OZ_OK && kv.present && kv.strategy != OZ_STRATEGY_TENSOR && kv.strategy != OZ_STRATEGY_ATTN_HEAD)
         st = oz_err_set(err, OZ_E_UNSUPPORTED, __FILE__, __LINE__, "%s.strategy: must be tensor or attn_head, found %s", path, oz_strategy_name(kv.strategy));
-    if (st == OZ_OK) *out = (oz_kv_scheme){kv.present, kv.strategy == OZ_STRATEGY_ATTN_HEAD};
+    if (st == OZ_OK || st == OZ_E_UNSUPPORTED) *out = (oz_kv_scheme){kv.present, kv.strategy == OZ_STRATEGY_ATTN_HEAD};
     oz_free(path);
     return st;
 }
@@ -48,7 +48,9 @@ static oz_status config_read(oz_config *c, const json_t *model, oz_err *err) {
     OZ_NEED(c->family, err, OZ_E_UNSUPPORTED, "%s.quant_method: expected compressed-tensors, gptq, awq or fp8, found \"%.60s\"", c->path, method);
     OZ_NEED(c->family->read, err, OZ_E_UNSUPPORTED, "%s.quant_method: \"%s\" is not read here: %s", c->path, method, c->family->refusal);
     oz_kv_scheme kv;
-    OZ_TRY(oz_found(c->f, kv_parse(&kv, c, err), err));
+    const oz_status st = kv_parse(&kv, c, err);
+    if (st == OZ_E_UNSUPPORTED && c->weights_only) oz_err_clear(err);
+    else OZ_TRY(oz_found(c->f, st, err));
     return c->family->read(c, err);
 }
 
@@ -109,6 +111,12 @@ static oz_status modules_resolve(oz_scheme *schemes, oz_config *c, oz_status st,
 
 oz_status oz_scheme_resolve_all(oz_scheme *schemes, const json_t *model, const oz_module *modules, size_t n, const oz_findings *f, oz_err *err) {
     oz_config c = {.f = f};
+    const oz_status st = config_read(&c, model, err);
+    return modules_resolve(schemes, &c, st, modules, n, err);
+}
+
+oz_status oz_scheme_resolve_weights(oz_scheme *schemes, const json_t *model, const oz_module *modules, size_t n, oz_err *err) {
+    oz_config c = {.weights_only = true};
     const oz_status st = config_read(&c, model, err);
     return modules_resolve(schemes, &c, st, modules, n, err);
 }

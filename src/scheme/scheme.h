@@ -39,6 +39,7 @@ typedef struct oz_scheme {
     float divisor;        /* of rounding to nearest: the largest magnitude is divided by it; 0: half the code range */
     bool bf16_scales;     /* whatever the model's type is */
     bool experts;         /* reaches routed experts, unless more is named */
+    bool other_inputs;    /* resolved for the weights alone: inputs or outputs (ACT_VALUES) are quantized in a way that is not run */
     bool unknown;         /* its config has errors (findings); nothing can be said of its tensors */
     const char *group, *pattern; /* of the config (borrowed): whose target decided; group NULL: the entry of `ignore` that did */
 } oz_scheme;
@@ -61,6 +62,8 @@ oz_status oz_pattern_match(bool *hit, const char *pattern, const oz_module *m, o
 /* config: the whole config.json. Fills schemes[n] (dense where none applies). Errors carry the JSON path or the module's name. */
 oz_status oz_scheme_resolve(oz_scheme *schemes, const json_t *config, const oz_module *modules, size_t n, oz_err *err);
 oz_status oz_scheme_resolve_all(oz_scheme *schemes, const json_t *config, const oz_module *modules, size_t n, const oz_findings *f, oz_err *err);
+/* For who needs the weights alone: what stands in the way of running them, of inputs, outputs and the cache, is none. An error else as above. */
+oz_status oz_scheme_resolve_weights(oz_scheme *schemes, const json_t *config, const oz_module *modules, size_t n, oz_err *err);
 /* Where a config says how its model is quantized, as it stands there; NULL: it does not. */
 const json_t *oz_scheme_locate(const json_t *config);
 /* The same of groups (config_groups, ignore) of compressed-tensors that are to be made: messages begin with `path`. A group without a format takes the one that the library infers. */
@@ -68,7 +71,7 @@ oz_status oz_scheme_resolve_groups(oz_scheme *schemes, const json_t *config, con
 bool oz_scheme_is_preset(const char *name); /* a name that the library gives groups, known here */
 /* kv_cache_scheme: keys (after their rotation) and values are rounded to float8 with stored scales, one, or one a head. */
 typedef struct oz_kv_scheme { bool quantized, per_head; } oz_kv_scheme;
-oz_status oz_scheme_kv(oz_kv_scheme *out, const json_t *config, oz_err *err);
+oz_status oz_scheme_kv(oz_kv_scheme *out, const json_t *config, oz_err *err); /* OZ_E_UNSUPPORTED: quantized in a way that is not run */
 /* k and v [n_heads_kv], of the attention module `name` ("model.layers.0.self_attn"). Both missing: 1, and false in *stored. */
 oz_status oz_scheme_bind_kv(float *k, float *v, bool *stored, const oz_ckpt *c, const char *name, const oz_kv_scheme *s, int64_t n_heads_kv, oz_err *err);
 size_t oz_scheme_kv_owner(const char *tensor); /* of a name that scales of the cache have: bytes of the attention module's; 0: it is none */
@@ -101,6 +104,7 @@ oz_status oz_scheme_bind_all(oz_weight *out, const oz_ckpt *c, const oz_module *
 oz_status oz_scheme_bind_input(float *scale, float *zero, const oz_ckpt *c, const oz_module *m, const oz_scheme *s, oz_err *err);
 /* Whether the checkpoint keeps anything for the module but a dense weight and a bias. */
 bool oz_scheme_is_stored(const oz_ckpt *c, const oz_module *m);
+bool oz_scheme_is_of_inputs(const char *suffix); /* of what a module takes or gives: ".input_scale" */
 bool oz_scheme_is_suffix(const char *suffix); /* ".weight", or what some method keeps beside it */
 /* Drops the pages of the module's tensors. */
 void oz_scheme_drop(const oz_ckpt *c, const oz_module *m);

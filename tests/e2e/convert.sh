@@ -113,3 +113,51 @@ wait $!
 same 'synth: SIGINT fails' 1 $?
 same 'synth: and leaves nothing behind' '' "$(ls -A "$T/int")"
 same 'synth: and says so' 'error: interrupted' "$(cat "$T/err")"
+
+# Floats need the weights alone: what stands in the way of running them (how inputs, outputs and the cache are quantized) does not stand in theirs, and a word is said.
+# MODEL JQ-PROGRAM WORD: the same floats as of the model before its config was changed, which run refuses.
+Q=tests/golden/quantized
+weights_alone() {
+    rm -rf "$T/w" && cp -r "$Q/$1" "$T/w" && chmod -R u+w "$T/w" && jq "$2" "$Q/$1/config.json" >"$T/w/config.json"
+    fails "$1, $2: run refuses it" 1 'quantization_config' $OUNCE logits "$T/w" --ids "$T/ids" -o "$T/none.st"
+    fails "$1, $2: so does compressed-tensors" 1 'quantization_config' $OUNCE convert "$T/w" -o "$T/none" --to compressed-tensors
+    $OUNCE convert "$Q/$1" -o "$T/wa" --to f32 --force -q 2>"$T/log"
+    fails "$1, $2: floats" 0 "$3" $OUNCE convert "$T/w" -o "$T/wb" --to f32 --force -q
+    ok "$1, $2: the same" cmp "$T/wa/model.safetensors" "$T/wb/model.safetensors"
+}
+echo 1 2 3 >"$T/ids"
+FP4='{num_bits: 4, type: "float", symmetric: true, strategy: "tensor_group", group_size: 16, dynamic: "local"}'
+MX='{num_bits: 4, type: "float", symmetric: true, strategy: "group", group_size: 32, dynamic: true}'
+OFF='their inputs are not quantized any more, plain floats cannot say it'
+weights_alone narrow-floats ".quantization_config.config_groups.group_0.input_activations = $FP4" "model.layers.0.self_attn.q_proj (scheme NVFP4A16 with quantized inputs), and 1 modules in all: $OFF"
+weights_alone narrow-floats ".quantization_config.config_groups[].input_activations = $MX" "$OFF"
+weights_alone w4a16-g128 '.quantization_config.config_groups[].output_activations = {num_bits: 8}' "$OFF"
+weights_alone w4a16-g128 ".quantization_config.config_groups[].input_activations = $MX" "(scheme W4A16 with quantized inputs), and 14 modules in all: $OFF"
+weights_alone kv-cache-fp8 '.quantization_config.kv_cache_scheme.dynamic = true' 'its quantized cache (kv_cache_scheme and its scales) is left out'
+weights_alone kv-cache-fp8 '.quantization_config.kv_cache_scheme.type = "int"' 'its quantized cache (kv_cache_scheme and its scales) is left out'
+weights_alone fp8-native-block '.quantization_config.activation_scheme = "static"' "$OFF"
+same 'nothing of the cache is left' 0 "$($OUNCE inspect "$T/wb" --tensors --json -q | jq '[.tensors[].name | select(endswith("_scale"))] | length')"
+
+# Native blocks that do not divide the columns: of 256 columns the last 56 have the second scale.
+rm -rf "$T/w" && cp -r $Q/fp8-native-block "$T/w" && jq '.quantization_config.weight_block_size = [128, 200]' $Q/fp8-native-block/config.json >"$T/w/config.json"
+fails 'blocks that do not divide: run' 1 'which do not divide its 128 columns' $OUNCE logits "$T/w" --ids "$T/ids" -o "$T/none.st"
+fails 'blocks that do not divide: floats' 0 "$OFF" $OUNCE convert "$T/w" -o "$T/wb" --to f32 --force -q
+same 'and their values' 'same' "$(python3 - "$T/w/model.safetensors" "$T/wb/model.safetensors" <<'END'
+import json, struct, sys
+def tensor(path, name):
+    data = open(path, 'rb').read()
+    start = 8 + struct.unpack('<Q', data[:8])[0]
+    t = json.loads(data[8:start])[name]
+    return t['shape'], t['dtype'], data[start + t['data_offsets'][0]:start + t['data_offsets'][1]]
+def e4m3(b):
+    m, e = b & 7, b >> 3 & 15
+    return (-1 if b & 128 else 1) * (m / 8 * 2.0 ** -6 if e == 0 else (1 + m / 8) * 2.0 ** (e - 7))
+name = 'model.layers.0.mlp.down_proj.weight'
+(rows, cols), _, codes = tensor(sys.argv[1], name)
+_, dtype, scales = tensor(sys.argv[1], name + '_scale_inv')
+scale = struct.unpack('<2f', scales[:8]) if dtype == 'F32' else [struct.unpack('<f', struct.pack('<I', s << 16))[0] for s in struct.unpack('<2H', scales[:4])]
+want = [struct.unpack('<f', struct.pack('<f', e4m3(codes[i]) * scale[i // 200]))[0] for i in range(cols)]
+got = list(struct.unpack(f'<{cols}f', tensor(sys.argv[2], name)[2][:4 * cols]))
+print('same' if cols == 256 and want == got else f'{cols} columns, {sum(a != b for a, b in zip(want, got))} differ')
+END
+)"
