@@ -5,6 +5,7 @@
  * is an error, because readers in use differ on which one they take. Index and files must agree on every name, both ways. */
 #include "base/json.h"
 #include "checkpoint/internal.h"
+#include <dirent.h>
 #include <math.h>
 #include <errno.h>
 #include <stdio.h>
@@ -150,6 +151,26 @@ static oz_status index_follow(oz_ckpt *c, const json_t *index, bool single_exist
     return OZ_OK;
 }
 
+/* Says what there is that may have been meant: weights under other names or in forms that are not read. */
+static oz_status no_weights(const oz_ckpt *c, oz_err *err) {
+    static const char *const forms[] = {".safetensors", ".gguf", ".bin", ".pt", ".pth"};
+    oz_buf there = {0};
+    struct dirent **list = NULL;
+    const int n = scandir(c->path, &list, NULL, alphasort);
+    int found = 0;
+    for (int i = 0; i < n; i++) {
+        bool is = false;
+        for (size_t k = 0; k < sizeof forms / sizeof *forms; k++) is = is || oz_str_ends(list[i]->d_name, forms[k]);
+        if (is && found++ < 5) oz_buf_printf(&there, "%s%s", found > 1 ? ", " : "; found ", list[i]->d_name);
+        free(list[i]);
+    }
+    free(list);
+    if (found > 5) oz_buf_printf(&there, " and %d more", found - 5);
+    oz_err_set(err, OZ_E_NOT_FOUND, __FILE__, __LINE__, "%s: holds neither %s nor %s%s", c->path, SINGLE, INDEX, found ? there.data : "");
+    oz_buf_deinit(&there);
+    return OZ_E_NOT_FOUND;
+}
+
 static oz_status weights_load(oz_ckpt *c, oz_err *err) {
     char *single = oz_path_join(c->path, SINGLE), *index_path = oz_path_join(c->path, INDEX);
     bool single_exists = oz_path_exists(single), index_exists = oz_path_exists(index_path);
@@ -158,7 +179,7 @@ static oz_status weights_load(oz_ckpt *c, oz_err *err) {
     oz_free(single);
     oz_free(index_path);
     if (st != OZ_OK) return st;
-    OZ_NEED(index || single_exists, err, OZ_E_NOT_FOUND, "%s: holds neither %s nor %s", c->path, SINGLE, INDEX);
+    if (!index && !single_exists) return no_weights(c, err);
     if (!index) return file_load(c, SINGLE, err);
     st = index_follow(c, index, single_exists, err);
     json_decref(index);

@@ -113,6 +113,13 @@ static void test_missing_parts(void **state) {
     refused(OZ_E_FORMAT, "config.json: expected JSON, found a UTF-8 byte order mark");
     test_write_text("config.json", "{}");
     refused(OZ_E_NOT_FOUND, "holds neither model.safetensors nor model.safetensors.index.json");
+    assert_string_equal(err.msg + strlen(err.msg) - strlen("index.json"), "index.json"); /* there is nothing to name */
+    test_write_text("weights.safetensors", "");
+    test_write_text("README.md", "");
+    test_write_text("pytorch_model.bin", "");
+    refused(OZ_E_NOT_FOUND, "holds neither model.safetensors nor model.safetensors.index.json; found pytorch_model.bin, weights.safetensors");
+    for (int i = 0; i < 5; i++) test_write_text((char[]){'a', (char)('0' + i), '.', 'p', 't', 0}, "");
+    refused(OZ_E_NOT_FOUND, "; found a0.pt, a1.pt, a2.pt, a3.pt, a4.pt and 2 more");
     oz_err_clear(&err);
     assert_int_equal(oz_ckpt_open(&ckpt, test_path("config.json"), &err), OZ_E_FORMAT);
     test_contains(err.msg, "config.json: expected a folder with a checkpoint or a GGUF file");
