@@ -158,10 +158,13 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_err why = {0};
     json_t *doc = NULL;
     OZ_TRY(open_any(&c, &why, args[0], err));
-    if (oz_cli_model_check(why.code == OZ_OK ? c : NULL, err) != OZ_OK) return oz_ckpt_close(&c), err->code;
+    oz_status st = oz_cli_model_check(why.code == OZ_OK ? c : NULL, err);
+    if (st == OZ_OK && !kernels && !plan && strcmp(oz_cli_common.quantization, "none") != 0)
+        st = oz_err_set(err, OZ_E_USAGE, __FILE__, __LINE__, "--quantization: is done while a model loads, which inspect does with --kernels or --plan");
+    if (st != OZ_OK) return oz_ckpt_close(&c), st;
     const double machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     const oz_cli_inspect in = {c, args[0], why.code == OZ_OK ? NULL : why.msg, memory_gb > 0 ? memory_gb * 1e9 : machine};
-    oz_status st = facts(&doc, &in, err);
+    st = facts(&doc, &in, err);
     oz_ckpt_close(&c);
     if (st == OZ_OK && (kernels || plan)) st = loaded_part(doc, args[0], err);
     if (doc && oz_cli_common.json) oz_cli_json_print(json_incref(doc));

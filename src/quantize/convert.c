@@ -88,11 +88,15 @@ static oz_status add_floats(oz_convert *c, const oz_origin *s, const oz_tensor *
     return declare(c, it, t->name, to, t->n_dims, t->dims, err);
 }
 
-/* A dense tensor: to compressed-tensors as it is, and out of blocks in a type that holds every value. */
+/* What a dense tensor becomes: in compressed-tensors what it is, and out of blocks a type that holds every value. */
+static oz_dtype dense_becomes(const oz_convert *c, const oz_tensor *t) {
+    if (!c->cfg.compressed) return c->cfg.to;
+    return oz_dtype_get(t->dtype)->in_safetensors ? t->dtype : c->cfg.lossy ? oz_arch_dtype(c->config) : OZ_DTYPE_F32;
+}
+
 static oz_status add_dense(oz_convert *c, const oz_origin *s, const oz_tensor *t, oz_err *err) {
-    if (!c->cfg.compressed) return add_floats(c, s, t, c->cfg.to, err);
-    if (oz_dtype_get(t->dtype)->in_safetensors) return t->rope_heads ? add_floats(c, s, t, t->dtype, err) : add_bytes(c, s, t, err);
-    return add_floats(c, s, t, c->cfg.lossy ? oz_arch_dtype(c->config) : OZ_DTYPE_F32, err);
+    const bool as_is = c->cfg.compressed && oz_dtype_get(t->dtype)->in_safetensors && !t->rope_heads;
+    return as_is ? add_bytes(c, s, t, err) : add_floats(c, s, t, dense_becomes(c, t), err);
 }
 
 static item *module_item(oz_convert *c, int kind, const oz_origin *s, const oz_module *m) {
@@ -361,6 +365,12 @@ static oz_status compressed_config(oz_convert *c, oz_err *err) {
     return OZ_OK;
 }
 
+/* As inspect calls what is stored. */
+static const char *name_of(oz_dtype d) {
+    oz_codec plain;
+    return oz_codec_plain(&plain, d) ? oz_codec_get(plain)->name : oz_dtype_get(d)->name;
+}
+
 /* How many modules became what: {from, to, modules}. */
 static void count_modules(oz_convert *c) {
     json_t *rows = json_array();
@@ -370,8 +380,9 @@ static void count_modules(oz_convert *c) {
         int64_t at;
         if (!t->cols || (at = oz_origin_row(s, t->module)) < 0 || s->first[at] < 0) continue;
         const oz_tensor *w = oz_ckpt_find(s->ckpt, t->name);
-        const char *to = c->cfg.compressed ? c->becomes[i].quantized ? c->becomes[i].name : "dense" : oz_dtype_get(c->cfg.to)->torch;
-        const char *from = s->schemes[at].quantized ? s->schemes[at].name : w ? oz_dtype_get(w->dtype)->name : "dense";
+        const bool lossy = c->cfg.compressed && (!w || is_blocks(t, w)); /* unless it has a scheme now */
+        const char *to = c->becomes[i].quantized ? c->becomes[i].name : name_of(lossy ? oz_arch_dtype(c->config) : w ? dense_becomes(c, w) : c->cfg.to);
+        const char *from = s->schemes[at].quantized || !w ? s->schemes[at].name : name_of(w->dtype);
         json_t *row = NULL;
         for (size_t k = 0; k < json_array_size(rows) && !row; k++) {
             json_t *r = json_array_get(rows, k);
@@ -389,7 +400,7 @@ static oz_status check_lossy(oz_convert *c, oz_err *err) {
     if (c->n_lossy > 1) snprintf(others, sizeof others, " (the first of %zu modules)", c->n_lossy);
     json_object_set_new(c->report, "lossy_modules", json_integer((json_int_t)c->n_lossy));
     if (!c->n_lossy) return OZ_OK;
-    const char *type = oz_dtype_get(oz_arch_dtype(c->config))->torch;
+    const char *type = name_of(oz_arch_dtype(c->config));
     OZ_NEED(c->cfg.lossy, err, OZ_E_UNSUPPORTED, "%s%s; --lossy stores such modules as %s", c->lossy, others, type);
     oz_log_warn("%s%s; stored as %s", c->lossy, others, type);
     return OZ_OK;

@@ -269,3 +269,11 @@ fails 'longer than the model' 1 '--max-model-len: at most 512, the model'\''s ow
 same 'a length that is asked for ends the table' 48 "$($OUNCE inspect $M/llama --max-model-len 48 --json -q | jq '.memory.contexts[-1].tokens')"
 mkdir "$T/refused" && cp $M/llama/model.safetensors "$T/refused" && jq '.model_type = "lama"' $M/llama/config.json >"$T/refused/config.json"
 ok 'a model that is refused is shown with any length' $OUNCE inspect "$T/refused" --max-model-len 999999 -q >"$T/out"
+
+# What is done at load is shown of a model that is loaded; a cache in float8 has its bytes as it is run, and as its scheme says.
+fails 'quantization at load without a load' 2 '--quantization: is done while a model loads, which inspect does with --kernels or --plan' $OUNCE inspect $M/mixtral --quantization experts_int8
+same 'and with one' 'experts_int8' "$($OUNCE inspect $M/mixtral --quantization experts_int8 --kernels -q --json | jq -r '[.kernels[] | select(.name | test("experts")) | .scheme] | unique | join(" ")')"
+same 'bytes of a float8 cache' 'KV cache: 1,024 bytes a token in f32, as it is run here (values are rounded to float8, not kept so); 512 in 16 bits; 256 in 8, as its scheme says' \
+    "$($OUNCE inspect $Q/kv-cache-fp8 -q | grep '^KV cache')"
+same 'and in JSON' '1024 256' "$($OUNCE inspect $Q/kv-cache-fp8 -q --json | jq -r '.memory | "\(.kv_bytes_tok) \(.kv_float8_bytes_tok)"')"
+same 'none of another' null "$($OUNCE inspect $M/llama -q --json | jq .memory.kv_float8_bytes_tok)"

@@ -19,7 +19,7 @@ quantize;.files[0].name == "model.safetensors" and .bytes > 0;quantize "$T/m" -o
 quantize, a dry run;.dry_run;quantize "$T/m" --scheme W8A16 --dry-run
 quantize, a recipe's budget;.bytes > 0;quantize "$T/m" -o "$T/j2" --target-bytes 90K --scheme W4A16_ASYM --group-size 32 --calibration "$T/cal.jsonl" --max-seq-length 16 --num-calibration-samples 8
 quantize, gptq;.bytes > 0;quantize "$T/m" -o "$T/j3" --scheme W4A16 --group-size 32 --method gptq --calibration "$T/cal.jsonl" --max-seq-length 16 --num-calibration-samples 8
-convert;.to == "bf16" and .modules[0].from == "Q8_0";convert $G -o "$T/j4" --to bf16
+convert;.to == "bf16" and .modules[0].from == "q8_0";convert $G -o "$T/j4" --to bf16
 convert, a dry run;.dry_run and .to == "compressed-tensors";convert "$T/q" --to compressed-tensors --dry-run
 synth;.seed == 3;synth $M -o "$T/j5" --seed 3
 synth, split;.tensors > 0;synth --split-ffn 2 $M -o "$T/j6"
