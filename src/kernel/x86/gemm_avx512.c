@@ -38,7 +38,6 @@ enum {
     UNIT = OZ_UNIT_AVX512,         /* columns */
     PIECE = OZ_PIECE_AVX512,       /* 32 KB of a panel, expanded */
     MAX_PANELS = 4, MAX_BLOCK = 128, /* of all tilings */
-    STREAM = 8192,                 /* bytes to fetch ahead of what is expanded */
 };
 
 /* The compiler neither moves work across this nor keeps activations for later: it would run out of registers. */
@@ -46,16 +45,9 @@ enum {
 
 INLINE int step_cols(oz_form form) { return form == OZ_FORM_Q8 ? 4 : form == OZ_FORM_BF16 ? 2 : 1; }
 
-/* By 5 bits, of which the fifth does not matter: the table holds the 16 values twice. */
-INLINE __m512i bf16_of_4bit(__m512i v, int j, __m512i book) { return _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4 * j), book); }
-
-INLINE __m512i bf16_of(oz_wkind kind, const oz_chunk *c, int j, const __m512i *book) {
-    return kind == OZ_WKIND_L4 ? bf16_of_4bit(c->v[0], j, book[0]) : c->v[oz_is_8bit(kind) ? j : 0];
-}
-
 /* Step j of a chunk. form and kind are constants at every call; kind is L4 for all codes of 4 bits, book what codes stand for. */
 INLINE __m512i expand(oz_form form, oz_wkind kind, const oz_chunk *c, int j, const __m512i *book) {
-    return form == OZ_FORM_Q8 ? c->v[0] : form == OZ_FORM_BF16 ? bf16_of(kind, c, j, book) : _mm512_castps_si512(oz_f32_of(kind, c, j, book));
+    return form == OZ_FORM_Q8 ? c->v[0] : form == OZ_FORM_BF16 ? oz_bf16_of(kind, c, j, book) : _mm512_castps_si512(oz_f32_of(kind, c, j, book));
 }
 
 INLINE __m512i multiply_add(oz_form form, __m512i sum, __m512i w, __m512i x) {
@@ -113,7 +105,7 @@ INLINE void expand_chunks(oz_form form, oz_wkind kind, uint8_t *dst, const uint8
     const int steps = oz_chunk_cols(kind) / step_cols(form);
 #pragma GCC unroll 2
     for (int v = 0; v < OZ_VECTORS; v++) {
-        _mm_prefetch((const char *)codes + 64 * v + STREAM, _MM_HINT_T0);
+        _mm_prefetch((const char *)codes + 64 * v + OZ_STREAM, _MM_HINT_T0);
         const oz_chunk c = oz_load_chunk(kind, codes + 64 * v, book);
 #pragma GCC unroll 8
         for (int j = 0; j < steps; j++) _mm512_store_si512(dst + 64 * (j + PIECE * v), expand(form, kind, &c, j, book));
@@ -137,7 +129,7 @@ INLINE void sum_whole(oz_form form, oz_wkind kind, int n_tok, __m512i *sums, con
     for (int i = 0; i < OZ_VECTORS * n_tok; i++) acc[i] = _mm512_load_si512(sums + i);
 #pragma GCC unroll 4
     for (int64_t c = 0; c < n_chunks; c++, codes += pitch, x += 4 * steps) {
-        if (!own) _mm_prefetch((const char *)codes + STREAM, _MM_HINT_T0), _mm_prefetch((const char *)codes + 64 + STREAM, _MM_HINT_T0);
+        if (!own) _mm_prefetch((const char *)codes + OZ_STREAM, _MM_HINT_T0), _mm_prefetch((const char *)codes + 64 + OZ_STREAM, _MM_HINT_T0);
         chunk_steps(form, kind, n_tok, acc, codes, apart, x, ld, book);
     }
 #pragma GCC unroll 24

@@ -9,6 +9,7 @@ enum { OZ_UNIT_AVX512 = 16, OZ_PIECE_AVX512 = 256 };
 /* Codes come in chunks of 64 bytes of a vector's rows. Of kinds that need expanding those of a panel's vectors lie side by side, and the next columns
  * after so many bytes; of others, and of what was expanded, all chunks of a vector come before those of the next. */
 enum { OZ_PITCH = 64 * OZ_VECTORS };
+enum { OZ_STREAM = 8192 }; /* bytes to fetch ahead of what is expanded */
 
 /* One tile's sums over one run of units. */
 typedef struct oz_run {
@@ -96,6 +97,14 @@ OZ_INLINE __m512 oz_f32_of(oz_wkind kind, const oz_chunk *c, int j, const __m512
     case OZ_WKIND_L4: return oz_f32_of_4bit(c->v[0], j, book[0]);
     default: return _mm512_castsi512_ps(c->v[0]);
     }
+}
+
+/* By 5 bits, of which the fifth does not matter: the table holds the 16 values twice. */
+OZ_INLINE __m512i oz_bf16_of_4bit(__m512i v, int j, __m512i book) { return _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4 * j), book); }
+
+/* Its step j, two columns in bf16. */
+OZ_INLINE __m512i oz_bf16_of(oz_wkind kind, const oz_chunk *c, int j, const __m512i *book) {
+    return kind == OZ_WKIND_L4 ? oz_bf16_of_4bit(c->v[0], j, book[0]) : c->v[oz_is_8bit(kind) ? j : 0];
 }
 
 /* Into registers: memory would be read again wherever the compiler has to take it for changed. */
