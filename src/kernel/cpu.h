@@ -114,7 +114,7 @@ void oz_cpu_ceiling(oz_dev *d, oz_ceiling *out);
  * that is not of these slabs. */
 typedef struct oz_slab oz_slab;
 oz_status oz_slab_new(void **out, oz_slab **slabs, size_t n_bytes, const char *what, oz_err *err);
-bool oz_slab_free(oz_slab **slabs, void *piece);
+bool oz_slab_free(oz_slab **slabs, void *mem);
 
 typedef struct oz_cpu_dev {
     oz_dev head;
