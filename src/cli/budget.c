@@ -4,18 +4,20 @@
 #include "cli/budget.h"
 #include "measure/measure.h"
 
-enum { ERROR_SEQS = 16, KL_SEQS = 8 }; /* of the calibration text: how often errors at outputs, and divergences, are taken */
+/* Of the calibration text: sequences that errors at outputs, and divergences, are taken on, and how many tokens of one these see: each set of modules runs them through half of the model and its head. */
+enum { ERROR_SEQS = 16, KL_SEQS = 8, KL_TOKENS = 128 };
 
-/* n sequences from all over a calibration text. ids and begin are the result's own. */
-static oz_calibration spread(const oz_calibration *c, int64_t n) {
+/* n sequences from all over a calibration text, at most `most` tokens of each. ids and begin are the result's own. */
+static oz_calibration spread(const oz_calibration *c, int64_t n, int64_t most) {
     oz_calibration out = *c;
     size_t cap_ids = 0, len = 0;
     out.n_seqs = n < c->n_seqs ? n : c->n_seqs, out.ids = NULL;
     out.begin = oz_alloc_array((size_t)out.n_seqs + 1, sizeof *out.begin);
     for (int64_t i = 0; i < out.n_seqs; i++) {
         const int64_t *at = c->begin + i * c->n_seqs / out.n_seqs;
-        oz_grow((void **)&out.ids, &cap_ids, len + (size_t)(at[1] - at[0]), sizeof *out.ids);
-        for (int64_t k = at[0]; k < at[1]; k++) out.ids[len++] = c->ids[k];
+        const int64_t taken = at[1] - at[0] < most ? at[1] - at[0] : most;
+        oz_grow((void **)&out.ids, &cap_ids, len + (size_t)taken, sizeof *out.ids);
+        for (int64_t k = 0; k < taken; k++) out.ids[len++] = c->ids[at[0] + k];
         out.begin[i + 1] = (int64_t)len;
     }
     return out;
@@ -48,7 +50,7 @@ static oz_status divergences(double *kl, oz_budget *b, oz_model *m, const oz_cal
 }
 
 oz_status oz_cli_budget(oz_budget *b, const oz_calibration *c, oz_pool *pool, const oz_cli_budget_cfg *cfg, oz_err *err) {
-    oz_calibration errors = spread(c, ERROR_SEQS), kls = spread(c, KL_SEQS);
+    oz_calibration errors = spread(c, ERROR_SEQS, INT64_MAX), kls = spread(c, KL_SEQS, KL_TOKENS);
     oz_model *m = NULL;
     double *kl = oz_alloc_array(oz_budget_count(b) + 1, sizeof *kl);
     oz_status st = oz_model_open(&m, cfg->dev, cfg->ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = longest(c), .taps = OZ_TAP_LINEAR, .need_len = longest(c)}, err);
