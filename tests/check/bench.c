@@ -5,7 +5,7 @@
  * one-token product come from copies that together are larger than the caches. */
 #include "suites.h"
 
-enum { SLICE_US = 2000, TOTAL_US = 150000, COLD_BYTES = 160 << 20, MAX_COPIES = 4096, VOCAB = 49152 };
+enum { SLICE_US = 2000, TOTAL_US = 150000, COLD_BYTES = 600 << 20 /* of weights that few tokens meet: more than a last cache holds */, FEW_TOKENS = 32, MAX_COPIES = 4096, VOCAB = 49152 };
 
 typedef struct bench {
     oz_dev *dev;
@@ -91,7 +91,7 @@ static oz_status bench_gemm(bench *b, oz_codec codec, oz_form form, const char *
     oz_status st = OZ_OK;
     do {
         st = oz_cpu_pack(&g->copies[g->n_copies], b->dev, &w, 0, rows, form, err);
-    } while (st == OZ_OK && ++g->n_copies < MAX_COPIES && n_tok == 1 && oz_packed_bytes(g->copies[0]) * (size_t)g->n_copies < COLD_BYTES);
+    } while (st == OZ_OK && ++g->n_copies < MAX_COPIES && n_tok <= FEW_TOKENS && oz_packed_bytes(g->copies[0]) * (size_t)g->n_copies < COLD_BYTES);
     float *x = normals(b, n_tok * cols), *x_scale = normals(b, n_tok), *y = oz_alloc_array((size_t)(n_tok * rows), sizeof *y);
     if (st == OZ_OK) {
         g->x = (oz_rows){form, x, cols, x_scale};
@@ -116,7 +116,8 @@ static oz_status bench_gemms(bench *b, oz_err *err) {
         {OZ_CODEC_F8E4M3, OZ_FORM_BF16, "gemm_f8_bf16"}, {OZ_CODEC_F8E4M3, OZ_FORM_F32, "gemm_f8_f32"}, {OZ_CODEC_F8E4M3, OZ_FORM_F8, "gemm_f8_f8"},
         {OZ_CODEC_Q4_1, OZ_FORM_F32, "gemm_u4_f32"}, {OZ_CODEC_IQ4_NL, OZ_FORM_F32, "gemm_l4_f32"}};
     static const int64_t shapes[][3] = {{1536, 576, 1}, {576, 1536, 1}, {2048, 4096, 1}, {1536, 576, 8}, {1536, 576, 512}, {576, 1536, 512},
-                                         {9728, 2560, 1}, {9728, 2560, 128}, {2560, 9728, 128}}; /* the last three: a 4B model */
+                                         {9728, 2560, 1}, {9728, 2560, 128}, {2560, 9728, 128}, /* a 4B model */
+                                         {1408, 2048, 1}, {1408, 2048, 2}, {1408, 2048, 4}, {1408, 2048, 6}, {1408, 2048, 16}, {1408, 2048, 32}}; /* an expert */
     for (int i = 0; i < CK_COUNT(rows); i++) {
         for (int s = 0; s < CK_COUNT(shapes); s++) OZ_TRY(bench_gemm(b, rows[i].codec, rows[i].form, rows[i].slot, shapes[s], err));
     }

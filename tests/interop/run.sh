@@ -1,6 +1,7 @@
 #!/bin/sh
 # make interop: what we write, held against the libraries that others read it with. Installs them from PyPI into build/venv (some 6 GB:
 # PyPI's torch comes with CUDA), builds llama.cpp, fetches SmolLM2-135M-Instruct. Not part of make test. TEXT=FILE, WINDOWS=N: what logits are compared on.
+# TOKENIZERS=FOLDERS: more tokenizers beside SmolLM2's that take MB=100 megabytes of text, ids compared and timed.
 set -eu
 cd "$(dirname "$0")/../.."
 work=build/interop venv=build/venv text=${TEXT:-bench/text/demo.txt}
@@ -27,5 +28,6 @@ if [ -n "$gguf" ]; then "$venv/bin/python" tests/interop/gguf_kl.py ./ounce "$gg
 else echo "gguf_kl.py is left out: it starts from the GGUF, and $source is none" >&2; fi
 "$venv/bin/python" tests/interop/tokenizers_random.py ./ounce --seconds 120 || status=1
 "$venv/bin/python" tests/interop/vocab.py ./ounce "$work" || status=1
+for folder in "$source" ${TOKENIZERS:-}; do "$venv/bin/python" bench/tokenize_peers.py ./ounce "$folder" --mb "${MB:-100}" --runs 1 || status=1; done
 "$venv/bin/python" tests/interop/safetensors_bytes.py check "$work"/W* "$work"/FP8* || status=1
 exit $status
