@@ -98,7 +98,10 @@ static char *line_text(const char *shape, const char *sets) {
         oz_buf_append(&out, sets, n);
         sets += n + 1;
     }
-    return out.data ? out.data : oz_strdup("");
+    oz_buf safe = {0};
+    oz_buf_put_safe(&safe, out.data ? out.data : "", out.len);
+    oz_buf_deinit(&out);
+    return safe.data ? safe.data : oz_strdup("");
 }
 
 static void blocks_new(block **b, char **shapes, const char *const *names, const char *const *keys, size_t n) {

@@ -31,20 +31,6 @@ static void clear_line(void) {
     line_open = false;
 }
 
-/* A message holds names and texts out of files and from servers, which are not to speak to the terminal: control characters and what is not
- * UTF-8 are written as \xNN. */
-static void put_safe(const char *s, size_t n) {
-    for (size_t at = 0; at < n;) {
-        uint32_t c;
-        bool ok = true;
-        const size_t len = oz_utf8_next(s + at, n - at, &c, &ok);
-        if (ok && c >= ' ' && !(c >= 0x7F && c < 0xA0)) fwrite(s + at, 1, len, stderr);
-        else
-            for (size_t i = 0; i < len; i++) fprintf(stderr, "\\x%02x", (unsigned char)s[at + i]);
-        at += len;
-    }
-}
-
 static void say(const char *label, const char *colour, bool is_heard, const char *fmt, va_list ap) {
     char text[MAX_SAID];
     const int n = vsnprintf(text, sizeof text, fmt, ap);
@@ -52,7 +38,10 @@ static void say(const char *label, const char *colour, bool is_heard, const char
     clear_line();
     bool paint = *label && oz_log_colour();
     fprintf(stderr, "%s%s%s", paint ? colour : "", label, paint ? "\033[0m" : "");
-    if (n > 0) put_safe(text, n < MAX_SAID ? (size_t)n : MAX_SAID - 1);
+    oz_buf safe = {0};
+    oz_buf_put_safe(&safe, text, n < 0 ? 0 : n < MAX_SAID ? (size_t)n : MAX_SAID - 1);
+    if (safe.len) fwrite(safe.data, 1, safe.len, stderr);
+    oz_buf_deinit(&safe);
     fputc('\n', stderr);
     if (is_heard && listener && n > 0) listener(listener_arg, text);
     pthread_mutex_unlock(&lock);

@@ -40,6 +40,25 @@ void oz_buf_put_utf8(oz_buf *b, uint32_t cp) {
     oz_buf_append(b, c, oz_utf8_encode(c, cp));
 }
 
+static bool is_shown(uint32_t c) {
+    static const uint32_t hidden[][2] = {{0, 0x1F}, {0x7F, 0x9F}, {0x61C, 0x61C}, {0x200E, 0x200F}, {0x2028, 0x202E}, {0x2066, 0x2069}};
+    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++)
+        if (c >= hidden[i][0] && c <= hidden[i][1]) return false;
+    return true;
+}
+
+void oz_buf_put_safe(oz_buf *b, const char *s, size_t n) {
+    for (size_t at = 0; at < n;) {
+        uint32_t c;
+        bool ok = true;
+        const size_t len = oz_utf8_next(s + at, n - at, &c, &ok);
+        if (ok && is_shown(c)) oz_buf_append(b, s + at, len);
+        else
+            for (size_t i = 0; i < len; i++) oz_buf_printf(b, "\\x%02x", (unsigned char)s[at + i]);
+        at += len;
+    }
+}
+
 void oz_buf_clear(oz_buf *b) {
     b->len = 0;
     if (b->data) b->data[0] = 0;

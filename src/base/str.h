@@ -12,6 +12,8 @@ void oz_buf_puts(oz_buf *b, const char *s);
 void oz_buf_putc(oz_buf *b, char c);
 void oz_buf_printf(oz_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void oz_buf_put_utf8(oz_buf *b, uint32_t cp);
+/* Of a text out of files and from servers, which is not to speak to a terminal: control characters, what turns the direction of writing, and what is not UTF-8 as \xNN. */
+void oz_buf_put_safe(oz_buf *b, const char *s, size_t n);
 void oz_buf_clear(oz_buf *b);
 
 typedef struct oz_slice { const char *p; size_t n; } oz_slice;

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const char SINGLE[] = "model.safetensors", INDEX[] = "model.safetensors.index.json";
 
@@ -189,6 +190,32 @@ static oz_status weights_load(oz_ckpt *c, oz_err *err) {
 /* Older writers say how a model is quantized in a file beside config.json alone, and not by whose method: its name tells. */
 static const struct { const char *file, *method; } SIDE_CONFIGS[] = {{"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}, {"hf_quant_config.json", "modelopt"}};
 
+static bool is_scalar(const json_t *v) { return v && !json_is_null(v) && !json_is_object(v) && !json_is_array(v); }
+
+/* What GPTQ says in both files; of what config.json has the first holds. Which version the zero points are of nobody can tell then. */
+static oz_status side_check(oz_ckpt *c, oz_err *err) {
+    const char *file = SIDE_CONFIGS[0].file, *key;
+    const json_t *said = json_object_get(c->config, "quantization_config");
+    const char *method = json_string_value(json_object_get(said, "quant_method"));
+    char *path = oz_path_join(c->path, file);
+    json_t *v = NULL, *theirs;
+    if (!method || strcmp(method, SIDE_CONFIGS[0].method) != 0 || !oz_path_exists(path) || oz_json_load(&v, path, OZ_JSON_LIMIT, NULL) != OZ_OK) v = NULL; /* nobody reads it */
+    oz_free(path);
+    const char *ours_v = json_string_value(json_object_get(said, "checkpoint_format")), *theirs_v = json_string_value(json_object_get(v, "checkpoint_format"));
+    oz_status st = OZ_OK;
+    if (v && (ours_v || theirs_v) && strcasecmp(ours_v ? ours_v : "gptq", theirs_v ? theirs_v : "gptq") != 0)
+        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s.checkpoint_format: expected %s, as config.json has, found %s", file, ours_v ? ours_v : "none, which is gptq", theirs_v ? theirs_v : "none, which is gptq");
+    json_object_foreach(c->f ? v : NULL, key, theirs) {
+        const json_t *ours = json_object_get(said, key);
+        if (!is_scalar(ours) || !is_scalar(theirs) || json_equal(ours, theirs) || strcmp(key, "checkpoint_format") == 0) continue;
+        char shown[64];
+        snprintf(shown, sizeof shown, "%s", oz_json_show(ours));
+        oz_found_warning(c->f, "%s.%.60s: expected %s, as config.json has, found %s", file, key, shown, oz_json_show(theirs));
+    }
+    json_decref(v);
+    return st;
+}
+
 static oz_status side_config(oz_ckpt *c, oz_err *err) {
     static const char *const PLACES[] = {"quantization_config", "compression_config"};
     if (json_object_get(json_object_get(c->config, "text_config"), PLACES[0])) return OZ_OK;
@@ -218,7 +245,9 @@ static oz_status config_load(oz_ckpt *c, oz_err *err) {
     if (st == OZ_OK) c->config = json_incref(config);
     json_decref(config);
     oz_free(path);
-    return st == OZ_OK ? side_config(c, err) : st;
+    OZ_TRY(st);
+    OZ_TRY(oz_found(c->f, side_check(c, err), err));
+    return side_config(c, err);
 }
 
 static oz_status folder_load(oz_ckpt *c, oz_err *err) {

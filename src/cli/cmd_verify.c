@@ -30,11 +30,10 @@ typedef struct findings { json_t *list; long long n[2]; } findings; /* n: warnin
 
 /* Names out of files may hold anything; a finding is one line. */
 static void print_line(const char *kind, const char *text) {
-    printf("%s: ", kind);
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++)
-        if (*p < ' ' || *p == 127) printf("\\x%02x", *p);
-        else putchar(*p);
-    putchar('\n');
+    oz_buf safe = {0};
+    oz_buf_put_safe(&safe, text, strlen(text));
+    printf("%s: %s\n", kind, safe.len ? safe.data : "");
+    oz_buf_deinit(&safe);
 }
 
 static void add(void *arg, bool is_error, const char *text) {

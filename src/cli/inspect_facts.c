@@ -198,8 +198,8 @@ static void keys_add(json_t *out, const json_t *q, const char *prefix) {
         for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) skip |= !*prefix && strcmp(key, shown[i]) == 0;
         if (skip) continue;
         char *name = oz_asprintf("%s%s", prefix, key), *inner = oz_asprintf("%s.", name);
-        if (!json_is_object(v)) json_object_set(out, name, v);
-        else if (!*prefix) keys_add(out, v, inner);
+        if (!json_is_object(v) || *prefix) json_object_set(out, name, v);
+        else keys_add(out, v, inner);
         oz_free(name);
         oz_free(inner);
     }

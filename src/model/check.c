@@ -45,11 +45,15 @@ void oz_tied_head_check(const oz_ckpt *c, const oz_findings *f) {
 
 /* ---- a quantized cache: its scales lie beside the layer's projections ---- */
 
+static const char *query_of(const oz_arch_list *list, int64_t layer) {
+    for (size_t i = 0; i < list->n; i++)
+        if (list->items[i].layer == layer && list->items[i].slot == OZ_SLOT_Q) return list->items[i].module;
+    return NULL;
+}
+
 oz_status oz_kv_bind(float *scales, bool *stored, const oz_ckpt *c, const oz_arch_list *list, const oz_kv_of *of, oz_err *err) {
-    const char *module = NULL;
+    const char *module = query_of(list, of->layer);
     *stored = false;
-    for (size_t i = 0; i < list->n && !module; i++)
-        if (list->items[i].layer == of->layer && list->items[i].slot == OZ_SLOT_Q) module = list->items[i].module;
     OZ_NEED(of->mixer == OZ_MIXER_GQA && module, err, OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme: a quantized cache is not supported for layer %lld's kind of attention", (long long)of->layer);
     char *name = oz_strndup(module, (size_t)(strrchr(module, '.') - module));
     oz_status st = oz_scheme_bind_kv(scales, scales + of->n_heads_kv, stored, c, name, &of->scheme, of->n_heads_kv, err);
@@ -57,7 +61,12 @@ oz_status oz_kv_bind(float *scales, bool *stored, const oz_ckpt *c, const oz_arc
     return st;
 }
 
-void oz_kv_missing(const oz_findings *f) { oz_found_warning(f, "quantization_config.kv_cache_scheme: no scales are stored; 1 is taken, which may cost accuracy"); }
+oz_status oz_kv_missing(const oz_ckpt *c, const oz_arch_list *list, int64_t n_missing, int64_t n, int64_t first, const oz_findings *f, oz_err *err) {
+    const char *module = query_of(list, first);
+    OZ_NEED(n_missing == 0 || n_missing == n, err, OZ_E_FORMAT, "%.*s.k_scale: not in the checkpoint, though other layers have theirs (%s)", (int)(strrchr(module, '.') - module), module, oz_ckpt_path(c));
+    if (n_missing) oz_found_warning(f, "quantization_config.kv_cache_scheme: no scales are stored; 1 is taken, which may cost accuracy");
+    return OZ_OK;
+}
 
 static oz_status kv_check(const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err) {
     oz_kv_scheme s;
@@ -66,17 +75,16 @@ static oz_status kv_check(const oz_ckpt *c, const oz_arch_list *list, const oz_f
     if (oz_scheme_kv(&s, oz_ckpt_config(c), NULL) != OZ_OK || !s.quantized) return OZ_OK;
     OZ_TRY(oz_arch_read(&arch, &d, oz_ckpt_config(c), err));
     float *scales = oz_alloc_array((size_t)d.n_heads_kv * 2, sizeof *scales);
-    bool missing = false;
+    int64_t n_missing = 0, first = 0;
     oz_status st = OZ_OK;
     for (int64_t i = 0; i < d.n_layers && st == OZ_OK; i++) {
         bool stored;
         st = oz_kv_bind(scales, &stored, c, list, &(oz_kv_of){s, arch->layer(&d, i).mixer, i, d.n_heads_kv}, err);
-        missing |= st == OZ_OK && !stored;
+        if (st == OZ_OK && !stored && n_missing++ == 0) first = i;
         st = oz_found(f, st, err);
     }
     oz_free(scales);
-    if (st == OZ_OK && missing) oz_kv_missing(f);
-    return st;
+    return st == OZ_OK ? oz_found(f, oz_kv_missing(c, list, n_missing, d.n_layers, first, f, err), err) : st;
 }
 
 /* ---- experts: one product for all of a layer, so their inputs are one ---- */

@@ -173,12 +173,12 @@ static oz_status kv_load(oz_model *m, const oz_ckpt *c, const oz_arch_list *list
     m->kv_round = oz_alloc_array((size_t)d->n_layers * 2, sizeof *m->kv_round);
     m->kv_scales = oz_alloc_array((size_t)(d->n_layers * 2 * n), sizeof *m->kv_scales);
     float *k = oz_alloc_array((size_t)all * 2, sizeof *k);
-    bool missing = false;
+    int64_t n_missing = 0, first = 0;
     oz_status st = OZ_OK;
     for (int64_t i = m->layer_begin; i < m->layer_end && st == OZ_OK; i++) {
         bool stored;
         st = oz_kv_bind(k, &stored, c, list, &(oz_kv_of){s, m->arch->layer(d, i).mixer, i, all}, err);
-        missing |= !stored;
+        if (!stored && n_missing++ == 0) first = i;
         for (int64_t j = 0; j < 2; j++) {
             float *scales = m->kv_scales + (2 * i + j) * n;
             memcpy(scales, k + j * all + m->split.kv0, (size_t)n * sizeof *scales);
@@ -186,8 +186,7 @@ static oz_status kv_load(oz_model *m, const oz_ckpt *c, const oz_arch_list *list
         }
     }
     oz_free(k);
-    if (st == OZ_OK && missing) oz_kv_missing(NULL);
-    return st;
+    return st == OZ_OK ? oz_kv_missing(c, list, n_missing, m->layer_end - m->layer_begin, first, NULL, err) : st;
 }
 
 /* Whether a model of some layers alone takes part of a list's tensors. */

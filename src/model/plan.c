@@ -75,7 +75,7 @@ static void emit_quantize(oz_model *m, int layer, place src, const int *idx, int
 
 bool oz_round_same(const oz_round *p, const oz_round *q) {
     if (!p || !q) return p == q;
-    return p->bits == q->bits && p->is_float == q->is_float && p->symmetric == q->symmetric && p->group_size == q->group_size && !p->scales == !q->scales &&
+    return p->bits == q->bits && p->is_float == q->is_float && p->symmetric == q->symmetric && p->group_size == q->group_size && p->powers == q->powers && !p->scales == !q->scales &&
            (!p->scales || (p->scales[0] == q->scales[0] && p->zeros[0] == q->zeros[0]));
 }
 

@@ -141,6 +141,7 @@ typedef struct oz_round {
     bool is_float, symmetric;
     int64_t group_size;    /* columns that share a scale; 0: the row */
     const float *scales, *zeros; /* static: a group's, or NULL; zeros NULL: 0. Scales NULL: dynamic */
+    bool powers;           /* of dynamic symmetric ones: each is the next power of two that is not below it */
 } oz_round;
 void oz_act_round(float *y, const float *x, int64_t n, const oz_round *q); /* y may be x */
 

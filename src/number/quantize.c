@@ -275,6 +275,12 @@ static float round_code(float t, const oz_round *q, float lo, float hi) {
     return q->is_float ? oz_f32_from_e4m3(oz_e4m3_from_f32(t)) : nearbyintf(t < lo ? lo : t > hi ? hi : t);
 }
 
+static float next_power(float x) {
+    int e;
+    const float m = frexpf(x, &e);
+    return isfinite(x) ? ldexpf(m > 0.5f ? 1.0f : 0.5f, e) : x;
+}
+
 /* Scale and zero of a group that says them itself; NaN where it holds one or an infinity. */
 static void round_params(float *scale, float *zero, const float *x, int64_t n, const oz_round *q, float lo, float hi) {
     *zero = 0;
@@ -283,6 +289,7 @@ static void round_params(float *scale, float *zero, const float *x, int64_t n, c
         *scale = amax / (q->is_float ? 448.0f : hi);
         if (q->is_float && *scale < least) *scale = least;
         if (*scale == 0) *scale = 1;
+        if (q->powers) *scale = next_power(*scale);
         return;
     }
     float min = 0, max = 0;

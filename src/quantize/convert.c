@@ -314,6 +314,13 @@ static void warn_of_floats(const oz_convert *c) {
     if (base->kv.quantized) oz_log_warn("%s: its quantized cache (kv_cache_scheme and its scales) is left out: plain floats cannot say it", oz_ckpt_path(base->ckpt));
 }
 
+static void warn_of_powers(const oz_convert *c) {
+    size_t n = 0, first = 0;
+    for (size_t i = 0; i < c->n_items; i++)
+        if (c->items[i]->kind == MODULE_MADE && c->items[i]->scheme->input.powers && n++ == 0) first = i;
+    if (n) oz_log_warn("%s (scheme %s), and %zu modules in all: the scales of their inputs are powers of two (scale_fmt), which compressed-tensors cannot say; they will be of any value", c->items[first]->module.name, c->items[first]->scheme->name, n);
+}
+
 static void floats_config(json_t *c, oz_dtype to) {
     json_t *name = json_string(oz_dtype_get(to)->torch);
     if (json_object_get(c, "torch_dtype") || !json_object_get(c, "dtype")) json_object_set(c, "torch_dtype", name);
@@ -465,6 +472,7 @@ static oz_status plan(oz_convert *c, const oz_ckpt *ckpt, oz_err *err) {
     OZ_TRY(take_all(c, err));
     OZ_TRY(plan_tensors(c, err));
     OZ_TRY(check_lossy(c, err));
+    warn_of_powers(c);
     if (c->cfg.compressed) OZ_TRY(compressed_config(c, err));
     else warn_of_floats(c), floats_config(c->config, c->cfg.to);
     count_modules(c);

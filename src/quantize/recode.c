@@ -45,6 +45,7 @@ static const char *from_fp8(oz_recode *out, const oz_scheme *from, const oz_weig
     if (from->input.group_size > 0 && w->cols % from->input.group_size != 0) return "its inputs are quantized in groups that do not divide its columns";
     out->to = *from;
     out->to.store = OZ_STORE_BYTES;
+    out->to.input.powers = false; /* convert.c says so */
     out->to.format = "float-quantized";
     out->scale_dtype = from->static_input ? OZ_DTYPE_F32 : w->scale_dtype; /* the input's scale has the same type, and may have come in another */
     return NULL;

@@ -15,12 +15,12 @@ const char *oz_strategy_name(oz_strategy s) { return STRATEGIES[s]; }
 static const char *const KEYS[] = {"num_bits",        "type",     "symmetric",   "strategy", "group_size", "block_structure",
                                    "dynamic",         "actorder", "scale_dtype", "zp_dtype", "observer",   "observer_kwargs"};
 
-static oz_status check_keys(const json_t *v, const char *path, oz_err *err) {
+oz_status oz_keys_check(const json_t *v, const char *path, const char *const *keys, size_t n, oz_err *err) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)v, key, value) {
         bool known = false;
-        for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) known = known || strcmp(key, KEYS[i]) == 0;
+        for (size_t i = 0; i < n; i++) known = known || strcmp(key, keys[i]) == 0;
         OZ_NEED(known, err, OZ_E_FORMAT, "%s.%.80s: unknown key, which may change the meaning of the others", path, key);
     }
     return OZ_OK;
@@ -146,7 +146,7 @@ oz_status oz_args_parse(oz_args *out, const json_t *v, const char *path, bool is
     if (!v || json_is_null(v)) return OZ_OK;
     OZ_NEED(json_is_object(v), err, OZ_E_FORMAT, "%s: must be an object or null, found %s", path, oz_json_show(v));
     out->present = true;
-    OZ_TRY(check_keys(v, path, err));
+    OZ_TRY(oz_keys_check(v, path, KEYS, sizeof KEYS / sizeof *KEYS, err));
     OZ_TRY(check_nulls(v, path, err));
     OZ_TRY(parse_type(out, v, path, err));
     OZ_TRY(parse_strategy(out, v, path, is_weight, err));

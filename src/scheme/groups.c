@@ -250,13 +250,7 @@ static oz_status group_parse(oz_group *g, const char *name, const json_t *v, con
         return OZ_OK;
     }
     OZ_NEED(json_is_object(v), err, OZ_E_FORMAT, "%s: must be an object or a list of targets, found %s", g->path, oz_json_show(v));
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)v, key, value) {
-        bool known = false;
-        for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) known = known || strcmp(KEYS[i], key) == 0;
-        OZ_NEED(known, err, OZ_E_FORMAT, "%s.%.80s: unknown key, which may change the meaning of the others", g->path, key);
-    }
+    OZ_TRY(oz_keys_check(v, g->path, KEYS, sizeof KEYS / sizeof *KEYS, err));
     OZ_TRY(oz_patterns_parse(&g->targets, json_object_get(v, "targets"), g->path, ".targets", err));
     OZ_TRY(format_parse(&g->format, v, g->path, err));
     OZ_NEED(!g->format || strcmp(g->format, "mixed-precision") != 0, err, OZ_E_FORMAT, "%s.format: mixed-precision is no format of a group", g->path);
@@ -284,27 +278,40 @@ static oz_status check_sparsity(const oz_config *c, oz_err *err) {
     return OZ_OK;
 }
 
-/* Transforms of weights are folded into what is stored; all others must be executed. */
-static oz_status check_transforms(const oz_config *c, oz_err *err) {
-    const json_t *t = json_object_get(c->json, "transform_config"), *groups = json_object_get(t, "config_groups");
-    OZ_NEED(!t || json_is_null(t) || json_is_object(t), err, OZ_E_FORMAT, "%s.transform_config: must be an object, found %s", c->path, oz_json_show(t));
-    OZ_NEED(!groups || json_is_null(groups) || json_is_object(groups), err, OZ_E_FORMAT, "%s.transform_config.config_groups: must be an object, found %s",
-            c->path, oz_json_show(groups));
-    const char *name;
-    json_t *g;
-    json_object_foreach((json_t *)groups, name, g) {
-        size_t i;
-        json_t *apply;
-        OZ_NEED(json_is_array(json_object_get(g, "apply")), err, OZ_E_FORMAT, "%s.transform_config.config_groups.%.60s.apply: must be a list, found %s", c->path,
-                name, oz_json_show(json_object_get(g, "apply")));
-        json_array_foreach(json_object_get(g, "apply"), i, apply) {
-            const char *where = json_string_value(json_object_get(apply, "location"));
-            OZ_NEED(where && (strcmp(where, "weight_input") == 0 || strcmp(where, "weight_output") == 0), err, OZ_E_UNSUPPORTED,
-                    "%s.transform_config.config_groups.%.60s: transforms while running are not supported, found location %s", c->path, name,
-                    oz_json_show(json_object_get(apply, "location")));
-        }
+/* One transform: of weights it is folded into what is stored; any other must be executed. */
+static oz_status check_transform(const json_t *g, const char *path, oz_err *err) {
+    static const char *const KEYS[] = {"type", "apply", "randomize", "requires_grad", "head_dim", "block_size", "precision"}, *const APPLY_KEYS[] = {"targets", "location", "inverse", "ignore"};
+    const json_t *list = json_object_get(g, "apply");
+    size_t i;
+    json_t *apply;
+    OZ_TRY(oz_keys_check(g, path, KEYS, sizeof KEYS / sizeof *KEYS, err));
+    OZ_NEED(json_is_array(list), err, OZ_E_FORMAT, "%s.apply: must be a list, found %s", path, oz_json_show(list));
+    json_array_foreach(list, i, apply) {
+        const char *where = json_string_value(json_object_get(apply, "location"));
+        OZ_TRY(oz_keys_check(apply, path, APPLY_KEYS, sizeof APPLY_KEYS / sizeof *APPLY_KEYS, err));
+        OZ_NEED(where && (strcmp(where, "weight_input") == 0 || strcmp(where, "weight_output") == 0), err, OZ_E_UNSUPPORTED, "%s: transforms while running are not supported, found location %s", path,
+                oz_json_show(json_object_get(apply, "location")));
     }
     return OZ_OK;
+}
+
+static oz_status check_transforms(const oz_config *c, oz_err *err) {
+    static const char *const KEYS[] = {"config_groups"};
+    const json_t *t = json_object_get(c->json, "transform_config"), *groups = json_object_get(t, "config_groups");
+    char *path = oz_asprintf("%s.transform_config", c->path);
+    const char *name;
+    json_t *g;
+    oz_status st = OZ_OK;
+    if (t && !json_is_null(t) && !json_is_object(t)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: must be an object, found %s", path, oz_json_show(t));
+    else if (groups && !json_is_null(groups) && !json_is_object(groups)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s.config_groups: must be an object, found %s", path, oz_json_show(groups));
+    else st = oz_keys_check(t, path, KEYS, 1, err);
+    json_object_foreach((json_t *)groups, name, g) {
+        char *of = oz_asprintf("%s.config_groups.%.60s", path, name);
+        if (st == OZ_OK) st = check_transform(g, of, err);
+        oz_free(of);
+    }
+    oz_free(path);
+    return st;
 }
 
 static oz_status check_status(const oz_config *c, oz_err *err) {
@@ -327,7 +334,9 @@ static oz_status group_read(oz_config *c, const char *name, const json_t *v, oz_
     g->path = oz_asprintf("%s.config_groups.%.80s", c->path, name);
     g->scheme = OZ_SCHEME_DENSE, g->scheme.unknown = true;
     OZ_TRY(group_parse(g, name, v, c, err));
-    return judge(g, c, err);
+    const oz_status st = judge(g, c, err);
+    if (st != OZ_OK) g->scheme.unknown = true; /* nothing is said of its modules then */
+    return st;
 }
 
 static oz_status check_top(const oz_config *c, oz_err *err) {
@@ -337,6 +346,16 @@ static oz_status check_top(const oz_config *c, oz_err *err) {
     const json_t *ratio = json_object_get(c->json, "global_compression_ratio");
     OZ_NEED(!ratio || json_is_null(ratio) || json_is_number(ratio), err, OZ_E_FORMAT, "%s.global_compression_ratio: must be a number or null, found %s", c->path, oz_json_show(ratio));
     return OZ_OK;
+}
+
+/* The groups decide, as they do in the library; who looks at the top level alone would not. */
+static void warn_of_format(const oz_config *c) {
+    for (size_t i = 0; i < c->n_groups && c->f && c->format; i++) {
+        const oz_group *g = &c->groups[i];
+        if (g->scheme.unknown || !g->weights.present || strcmp(g->format, c->format) == 0) continue;
+        oz_found_warning(c->f, "%s.format: expected %s or mixed-precision, since %s says so and decides, found %s", c->path, g->format, g->path, c->format);
+        return;
+    }
 }
 
 oz_status oz_groups_read(oz_config *c, oz_err *err) {
@@ -353,6 +372,7 @@ oz_status oz_groups_read(oz_config *c, oz_err *err) {
     c->groups = oz_alloc_array(json_object_size(groups) + 1, sizeof *c->groups);
     json_t *v;
     json_object_foreach((json_t *)groups, name, v) OZ_TRY(oz_found(c->f, group_read(c, name, v, err), err));
+    warn_of_format(c);
     return OZ_OK;
 }
 

@@ -35,6 +35,8 @@ typedef struct oz_args {
     bool column_order;         /* actorder group: columns are permuted, weight_g_idx is stored */
     bool narrow_scale;         /* scale_dtype of the MX and NV formats */
 } oz_args;
+/* An object's keys are among these: one that is not known may change the meaning of the others. */
+oz_status oz_keys_check(const json_t *v, const char *path, const char *const *keys, size_t n, oz_err *err);
 /* v: an object or null. is_weight: activations have other strategies. */
 oz_status oz_args_parse(oz_args *out, const json_t *v, const char *path, bool is_weight, oz_err *err);
 json_t *oz_args_write(const oz_args *a); /* null if not present */
@@ -57,7 +59,7 @@ typedef struct oz_group {
     const char *why_not; /* NULL: it can be run */
 } oz_group;
 
-typedef struct oz_rule { oz_pattern pattern; char *text, *path; bool skip; const json_t *over; } oz_rule; /* of GPTQModel's `dynamic` */
+typedef struct oz_rule { oz_pattern pattern; char *text, *path; bool skip; const json_t *over; const char *key; /* borrowed */ } oz_rule; /* of GPTQModel's `dynamic` */
 
 typedef struct oz_config {
     char *path; /* "quantization_config" */

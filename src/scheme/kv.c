@@ -24,10 +24,11 @@ size_t oz_scheme_kv_owner(const char *tensor) {
 
 bool oz_scheme_is_kv(const char *tensor) { return oz_scheme_kv_owner(tensor) > 0; }
 
-static const oz_tensor *find(const oz_ckpt *c, const char *name, int which) {
+/* The first from a name on; *i: behind it. */
+static const oz_tensor *find(int *i, const oz_ckpt *c, const char *name, int which) {
     const oz_tensor *t = NULL;
-    for (int i = 0; i < N_NAMES && !t; i++) {
-        char *full = oz_asprintf("%s%s", name, NAMES[i][which]);
+    while (*i < N_NAMES && !t) {
+        char *full = oz_asprintf("%s%s", name, NAMES[(*i)++][which]);
         t = oz_ckpt_find(c, full);
         oz_free(full);
     }
@@ -49,13 +50,31 @@ static oz_status read(float *out, const oz_tensor *t, const oz_kv_scheme *s, int
     return OZ_OK;
 }
 
+/* Under all names that it has: these must agree. */
+static oz_status read_all(float *out, const oz_tensor **first, const oz_ckpt *c, const char *name, int which, const oz_kv_scheme *s, int64_t n_heads, oz_err *err) {
+    int at = 0;
+    float *again = oz_alloc_array((size_t)n_heads, sizeof *again);
+    const oz_tensor *t = *first = find(&at, c, name, which);
+    oz_status st = t ? read(out, t, s, n_heads, err) : OZ_OK;
+    while (st == OZ_OK && t && (t = find(&at, c, name, which))) {
+        memcpy(again, out, (size_t)n_heads * sizeof *again);
+        st = read(again, t, s, n_heads, err);
+        for (int64_t h = 0; h < n_heads && st == OZ_OK; h++)
+            if (again[h] != out[h])
+                st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected %g, as %s says of the same, found %g (%s)", t->name, (double)out[h], (*first)->name, (double)again[h], t->file_name);
+    }
+    oz_free(again);
+    return st;
+}
+
 oz_status oz_scheme_bind_kv(float *k, float *v, bool *stored, const oz_ckpt *c, const char *name, const oz_kv_scheme *s, int64_t n_heads_kv, oz_err *err) {
-    const oz_tensor *t[2] = {find(c, name, 0), find(c, name, 1)};
-    *stored = t[0] || t[1];
+    const oz_tensor *t[2];
     for (int64_t h = 0; h < n_heads_kv; h++) k[h] = v[h] = 1;
-    if (!*stored) return OZ_OK;
-    OZ_NEED(t[0], err, OZ_E_FORMAT, "%s.k_scale: not in the checkpoint, though %s is (%s)", name, t[1]->name, oz_ckpt_path(c));
-    OZ_NEED(t[1], err, OZ_E_FORMAT, "%s.v_scale: not in the checkpoint, though %s is (%s)", name, t[0]->name, oz_ckpt_path(c));
-    OZ_TRY(read(k, t[0], s, n_heads_kv, err));
-    return read(v, t[1], s, n_heads_kv, err);
+    *stored = true;
+    OZ_TRY(read_all(k, &t[0], c, name, 0, s, n_heads_kv, err));
+    OZ_TRY(read_all(v, &t[1], c, name, 1, s, n_heads_kv, err));
+    *stored = t[0] || t[1];
+    OZ_NEED(t[0] || !t[1], err, OZ_E_FORMAT, "%s.k_scale: not in the checkpoint, though %s is (%s)", name, t[1]->name, oz_ckpt_path(c));
+    OZ_NEED(t[1] || !t[0], err, OZ_E_FORMAT, "%s.v_scale: not in the checkpoint, though %s is (%s)", name, t[0]->name, oz_ckpt_path(c));
+    return OZ_OK;
 }

@@ -41,11 +41,14 @@ static oz_status kv_parse(oz_kv_scheme *out, const oz_config *c, oz_err *err) {
 static oz_status config_read(oz_config *c, const json_t *model, oz_err *err) {
     OZ_TRY(locate(c, model, err));
     if (!c->json) return OZ_OK;
-    const char *method = "compressed-tensors";
+    const char *method = json_object_get(c->json, "config_groups") ? "compressed-tensors" : NULL; /* of an old name, that did not say it */
     OZ_NEED(!json_is_null(json_object_get(c->json, "quant_method")), err, OZ_E_FORMAT, "%s.quant_method: must be a string, found null", c->path);
     OZ_TRY(oz_json_str(&method, c->json, c->path, "quant_method", err));
+    const bool bits = json_is_true(json_object_get(c->json, "load_in_4bit")) || json_is_true(json_object_get(c->json, "load_in_8bit"));
+    OZ_NEED(method || !bits, err, OZ_E_UNSUPPORTED, "%s.quant_method: missing, and load_in_4bit and load_in_8bit are of bitsandbytes, which is not read here: %s", c->path, oz_family_find("bitsandbytes")->refusal);
+    OZ_NEED(method, err, OZ_E_FORMAT, "%s.quant_method: missing, expected compressed-tensors, gptq, awq or fp8", c->path);
     c->family = oz_family_find(method);
-    OZ_NEED(c->family, err, OZ_E_UNSUPPORTED, "%s.quant_method: expected compressed-tensors, gptq, awq or fp8, found \"%.60s\"", c->path, method);
+    OZ_NEED(c->family, err, OZ_E_UNSUPPORTED, "%s.quant_method: expected compressed-tensors, gptq, awq or fp8, found \"%.60s\": quantize the original model instead (ounce quantize)", c->path, method);
     OZ_NEED(c->family->read, err, OZ_E_UNSUPPORTED, "%s.quant_method: \"%s\" is not read here: %s", c->path, method, c->family->refusal);
     oz_kv_scheme kv;
     const oz_status st = kv_parse(&kv, c, err);
@@ -86,6 +89,18 @@ static oz_status warn_not_ignored(const oz_config *c, const oz_module *modules, 
     return OZ_OK;
 }
 
+/* These families do not list what is quantized: what is stored tells, and should be what their readers expect, who expect all linear modules but those that are listed. */
+static void warn_dense(const oz_config *c, const oz_scheme *schemes, const oz_module *modules, size_t n) {
+    size_t n_dense = 0, first = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *last = strrchr(modules[i].name, '.');
+        const bool head = strcmp(last ? last + 1 : modules[i].name, "lm_head") == 0;
+        if (head || strcmp(modules[i].class_name, "Linear") != 0 || schemes[i].quantized || schemes[i].unknown || schemes[i].pattern) continue;
+        if (n_dense++ == 0) first = i;
+    }
+    if (n_dense) oz_found_warning(c->f, "%s: expected it quantized, since %s does not leave it out, found it dense, and %zu such modules in all", modules[first].name, c->path, n_dense);
+}
+
 /* Ends c, which was read with the status st. */
 static oz_status modules_resolve(oz_scheme *schemes, oz_config *c, oz_status st, const oz_module *modules, size_t n, oz_err *err) {
     const bool broken = st != OZ_OK; /* as a whole: nothing is known of any module */
@@ -103,6 +118,7 @@ static oz_status modules_resolve(oz_scheme *schemes, oz_config *c, oz_status st,
     }
     if (st == OZ_OK && !broken && c->base.quantized && dense) /* these families do not list modules: what is stored tells */
         st = oz_found(c->f, oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: quant_method is \"%s\", and no module is stored quantized", c->path, c->family->method), err);
+    if (st == OZ_OK && !broken && c->f && c->base.quantized && !dense) warn_dense(c, schemes, modules, n);
     if (st == OZ_OK && !broken) warn_unused(c);
     if (st == OZ_OK && !broken && c->is_made) st = warn_not_ignored(c, modules, n, err);
     config_deinit(c);

@@ -302,8 +302,8 @@ static void round_case(dck *k, const rows_case *r, const dbuf *x, oz_round q) {
 
 static void rounds(dck *k, const rows_case *r, const dbuf *x) {
     static const float given;
-    static const oz_round list[] = {{8, false, true, 0, NULL, NULL}, {8, false, false, 0, NULL, NULL}, {4, false, true, 16, NULL, NULL}, {8, true, true, 0, NULL, NULL}, {8, true, true, 3, NULL, NULL},
-                                    {8, false, true, 0, &given, NULL}, {8, false, false, 7, &given, NULL}, {8, true, true, 0, &given, NULL}, {8, true, true, 64, &given, NULL}, {5, false, false, 1, NULL, NULL}};
+    static const oz_round list[] = {{8, false, true, 0, NULL, NULL, false}, {8, false, false, 0, NULL, NULL, false}, {4, false, true, 16, NULL, NULL, false}, {8, true, true, 0, NULL, NULL, false}, {8, true, true, 3, NULL, NULL, false}, {8, true, true, 16, NULL, NULL, true},
+                                    {8, false, true, 0, &given, NULL, false}, {8, false, false, 7, &given, NULL, false}, {8, true, true, 0, &given, NULL, false}, {8, true, true, 64, &given, NULL, false}, {5, false, false, 1, NULL, NULL, false}};
     for (int i = 0; i < CK_COUNT(list); i++) round_case(k, r, x, list[i]);
 }
 

@@ -145,12 +145,12 @@ void ck_op_gather(ck *c) {
 
 /* Inputs rounded to the values of their codes: each row as by itself, in place and elsewhere, whatever lies between rows. */
 void ck_op_round(ck *c) {
-    static const oz_round KINDS[] = {{8, false, true, 0, NULL, NULL}, {8, false, false, 0, NULL, NULL}, {4, false, true, 16, NULL, NULL},  {8, true, true, 0, NULL, NULL},
-                                     {8, true, true, 8, NULL, NULL},  {8, true, true, 0, NULL, NULL},   {8, false, false, 0, NULL, NULL}, {5, false, true, 0, NULL, NULL}};
+    static const oz_round KINDS[] = {{8, false, true, 0, NULL, NULL, false}, {8, false, false, 0, NULL, NULL, false}, {4, false, true, 16, NULL, NULL, false},  {8, true, true, 0, NULL, NULL, false},
+                                     {8, true, true, 8, NULL, NULL, false},  {8, true, true, 8, NULL, NULL, true}, {8, true, true, 0, NULL, NULL, false},   {8, false, false, 0, NULL, NULL, false}, {5, false, true, 0, NULL, NULL, false}};
     for (int i = 0; i < 40 && !ck_enough(c); i++, c->n_cases++) {
         const float scale = 0.03f, zero = -5;
         oz_round q = KINDS[i % CK_COUNT(KINDS)];
-        if (i % CK_COUNT(KINDS) >= 5) q.scales = &scale, q.zeros = q.symmetric ? NULL : &zero; /* static */
+        if (i % CK_COUNT(KINDS) >= 6) q.scales = &scale, q.zeros = q.symmetric ? NULL : &zero; /* static */
         const int64_t n = q.group_size * ck_int(c, 1, 20) + (q.group_size ? 0 : ck_int(c, 1, 300)), ld = n + ck_int(c, 0, 5), n_tok = ck_int(c, 1, 30);
         const bool in_place = ck_int(c, 0, 1);
         ck_buf x = ck_buf_new((size_t)(n_tok * ld) * sizeof(float), 0), y = ck_buf_new((size_t)(n_tok * ld) * sizeof(float), 0), want = ck_buf_new((size_t)(n_tok * ld) * sizeof(float), 0);

@@ -93,6 +93,10 @@ def add(name, dtype='F32', shape=(1,), data=struct.pack('<f', 2)):
     return f
 
 
+def side(**keys):
+    return lambda d: json.dump(keys, open(os.path.join(d, 'quantize_config.json'), 'w'))
+
+
 def both(*changes):
     def f(d):
         for change in changes: change(d)
@@ -343,6 +347,27 @@ FOUND_ELSEWHERE = [
         'model.layers.0.mlp.act_fn.scales', 'model.layers.2.self_attn.k_scale', 'model.layers.2.self_attn.rotary_emb.inv_freq')],
     ('kv-cache-fp8', 'a layer behind those that are declared', both(put('config.json', 'num_nextn_predict_layers', 1), add('model.layers.3.eh_proj.weight')), 'error: model.layers.3.eh_proj.weight: expected no such'),
     ('kv-cache-fp8', 'a zero point of the cache', add('model.layers.0.self_attn.k_zero_point'), 'error: model.layers.0.self_attn.k_zero_point: expected none'),
+    *[('gptq-8bit', 'a key of GPTQ: ' + key, put('config.json', Q + '/' + key, value), 'error: ' + Q + text) for key, value, text in (
+        ('adapter', {'name': 'lora'}, '.adapter: is not done here'), ('rotation', 'hadamard', '.rotation: is not done here'), ('is_marlin_format', True, '.is_marlin_format: is not done here'),
+        ('method', 'awq', '.method: must be gptq, found "awq"'), ('format', 'gptq_v2', ': checkpoint_format and format mean the same, and are "gptq" and "gptq_v2"'))],
+    *[('gptq-dynamic', 'a key of a rule: ' + key, put('config.json', Q + '/dynamic/.*up_proj/' + key, value), 'error: ' + Q + '.dynamic..*up_proj.' + key + ': unknown key') for key, value in (
+        ('bitz', 2), ('format', 'gptq_v2'), ('checkpoint_format', 'gptq_v2'), ('adapter', {}), ('foo', 1))],
+    ('gptq-dynamic', 'a module that no rule leaves out', put('config.json', Q + '/dynamic/-:.*v_proj', None), 'warning: model.layers.0.self_attn.v_proj: expected it quantized, since quantization_config does not leave it out, found it dense, and 1 such'),
+    ('gptq-8bit', 'another number in quantize_config.json', side(bits=4), 'warning: quantize_config.json.bits: expected 8, as config.json has, found 4'),
+    ('gptq-8bit', 'another version in quantize_config.json', side(checkpoint_format='gptq_v2'), 'error: quantize_config.json.checkpoint_format: expected gptq, as config.json has, found gptq_v2'),
+    *[('awq-gemm', 'a key of AWQ: ' + key, put('config.json', Q + '/' + key, value), 'error: ' + Q + text) for key, value, text in (
+        ('w_bit', 3, ': bits and w_bit mean the same, and are 4 and 3'), ('q_group_size', 64, ': group_size and q_group_size mean the same, and are 128 and 64'), ('format', 'gemv', '.format: must be gemm, found "gemv"'),
+        ('checkpoint_format', 'gemv', '.checkpoint_format: must be gemm'), ('dynamic', {'.*': {'bits': 8}}, '.dynamic..*: rules that change keys are done for gptq alone'))],
+    *[('fp8-native-block', 'a key of fp8: ' + key, put('config.json', Q + '/' + key, value), 'error: ' + Q + text) for key, value, text in (
+        ('scale_fmt', 'xx', '.scale_fmt: must be ue8m0, found "xx"'), ('expert_dtype', 'fp4', '.expert_dtype: must be fp8'))],
+    *[('w4a16-g128-asym', 'a transform: ' + key, put('config.json', Q + '/transform_config', value), 'error: ' + Q + '.transform_config.' + text) for key, value, text in (
+        ('of an unknown key', {'foo': 1}, 'foo: unknown key'), ('of a group', {'config_groups': {'a': {'apply': [], 'b': 1}}}, 'config_groups.a.b: unknown key'),
+        ('of a place', {'config_groups': {'a': {'apply': [{'location': 'weight_input', 'c': 1}]}}}, 'config_groups.a.c: unknown key'))],
+    ('w4a16-g128-asym', 'the format of the top level', put('config.json', Q + '/format', 'dense'), 'warning: quantization_config.format: expected pack-quantized or mixed-precision'),
+    *[('w4a16-g128-asym', 'a method: ' + str(value.get('quant_method')), put('config.json', Q, value), 'error: quantization_config.quant_method: ' + text) for value, text in (
+        ({}, 'missing, expected'), ({'load_in_4bit': True}, 'missing, and load_in_4bit'), ({'quant_method': 'auto-round'}, '"auto-round" is not read here: quantize'), ({'quant_method': 'new'}, 'expected compressed-tensors, gptq, awq or fp8, found "new": quantize'))],
+    ('kv-cache-fp8', 'a scale of the cache by two names', add('model.layers.0.self_attn.k_proj.k_scale'), 'error: model.layers.0.self_attn.k_proj.k_scale: expected '),
+    ('kv-cache-fp8', 'a layer without scales of the cache', both(drop('model.layers.1.self_attn.k_scale'), drop('model.layers.1.self_attn.v_scale')), 'error: model.layers.1.self_attn.k_scale: not in the checkpoint, though other layers have theirs'),
     ('awq-gemm', 'a version', put('config.json', Q + '/version', 'gemv'), 'error: quantization_config.version'),
     ('awq-gemm', 'a module that is left out', put('config.json', Q + '/modules_to_not_convert', ['mlp']), 'leaves it out, and yet it is stored quantized'),
     ('fp8-native-block', 'a size of blocks', put('config.json', Q + '/weight_block_size', [64, 64]), 'weight_scale_inv: expected [2, 2], found [1, 1]'),
@@ -380,7 +405,7 @@ APART = re.compile(r'error: (.*/)?(tokenizer|generation_config|chat template)|.*
 
 def refuses(d):
     r = subprocess.run([ounce, 'logits', d, '--ids', ids, '-o', os.path.join(work, 'logits'), '-q', '--device', 'cpu', '-t', '1'], capture_output=True, text=True, errors='replace', timeout=120)
-    return r.returncode, r.stderr
+    return r.returncode if 'logits are not finite' not in r.stderr else 0, r.stderr
 
 
 def say(good_, name, why=''):

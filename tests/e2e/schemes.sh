@@ -69,8 +69,8 @@ done <<EOF
 77-gptq-valid|$Q.dynamic = {"-:.*mlp": {}}|quantization_config.dynamic.-:.*mlp
 77-gptq-valid|$Q.dynamic = {"-:nothing": {}, "+:.*mlp": {"bits": 8}}|mlp.gate_proj.qweight
 77-gptq-valid|$Q.dynamic = {"(": {}}|quantization_config.dynamic.(
-77-gptq-valid|$Q.quant_method = "awq"|g_idx
-77-gptq-valid|$Q += {"quant_method": "awq", "version": "gemv_fast"}|quantization_config.version
+77-gptq-valid|$Q += {"quant_method": "awq", "checkpoint_format": null}|g_idx
+77-gptq-valid|$Q += {"quant_method": "awq", "version": "gemv_fast", "checkpoint_format": null}|quantization_config.version
 77-gptq-valid|del($Q)|under scheme dense of its module
 EOF
 

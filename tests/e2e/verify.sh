@@ -45,6 +45,24 @@ same 'are named' "$notes" "$(grep 'not run here' "$T/err")"
 ok 'and loaded without' $OUNCE logits "$T/parts" --ids <(echo 1 2 3) -o "$T/parts.out" --device cpu 2>"$T/err"
 same 'and named' "$notes" "$(grep 'not run here' "$T/err")"
 
+# What is refused in a config is said once, and nothing of the tensors that it was to speak of.
+refused_once() { # NAME FOLDER FILTER
+    rm -rf "$T/once" && cp -r "$Q/$2" "$T/once" && jq "$3" "$Q/$2/config.json" >"$T/once/config.json"
+    verify "$T/once"
+    same "$1: an error alone" "1 1" "$? $(grep -v "^error: $T" "$T/out" | grep -c '^error')"
+}
+refused_once 'a cache of integers' kv-cache-fp8 '.quantization_config.kv_cache_scheme.type = "int"'
+refused_once 'a cache that is a word' kv-cache-fp8 '.quantization_config.kv_cache_scheme = "static"'
+refused_once 'a format that does not store floats' fp8-dynamic '.quantization_config |= (.format = "pack-quantized" | del(.config_groups[].format))'
+
+# Scales of powers of two for inputs (scale_fmt): other logits than without, and compressed-tensors cannot say it.
+cp -r $Q/fp8-native-block "$T/powers" && jq '.quantization_config.scale_fmt = "ue8m0"' $Q/fp8-native-block/config.json >"$T/powers/config.json"
+ok 'scale_fmt' verify "$T/powers"
+$OUNCE convert "$T/powers" -o "$T/spelled" --to compressed-tensors -q 2>"$T/err" >"$T/out"
+ok 'is lost in compressed-tensors' grep -q 'the scales of their inputs are powers of two (scale_fmt), which compressed-tensors cannot say' "$T/err"
+for m in powers spelled; do $OUNCE logits "$T/$m" --ids <(echo 1 2 3) -o "$T/$m.out" --device cpu 2>"$T/err"; done
+ok 'and other logits come of it' bash -c "! cmp -s '$T/powers.out' '$T/spelled.out'"
+
 finds 'no such path' 1 'error: ' "$T/none"
 finds 'a file that is no checkpoint' 1 'error: ' tests/lib.sh
 mkdir "$T/empty"

@@ -261,18 +261,21 @@ static void test_e2m1(void **state) {
 static void test_act_round(void **state) {
     const float x[] = {1, -2, 0.5f, 0, 100, -50, 3, 7}, scale = 0.5f, zero = -3;
     float y[8];
-    oz_act_round(y, x, 8, &(oz_round){8, false, true, 0, &scale, NULL});
+    oz_act_round(y, x, 8, &(oz_round){8, false, true, 0, &scale, NULL, false});
     assert_true(y[0] == 1 && y[1] == -2 && y[4] == 63.5f && y[5] == -50); /* 200 is cut at 127 */
-    oz_act_round(y, x, 8, &(oz_round){8, false, false, 0, &scale, &zero});
+    oz_act_round(y, x, 8, &(oz_round){8, false, false, 0, &scale, &zero, false});
     assert_true(y[0] == 1 && y[4] == 65 && y[5] == -50); /* codes -128..127 stand for -62.5..65 */
-    oz_act_round(y, x, 8, &(oz_round){8, false, true, 4, NULL, NULL});
+    oz_act_round(y, x, 8, &(oz_round){8, false, true, 4, NULL, NULL, false});
     assert_true(y[1] == -2 && y[4] == 100 && fabsf(y[0] - 1) <= 1 / 127.0f && fabsf(y[6] - 3) <= 50 / 127.0f);
-    oz_act_round(y, x, 4, &(oz_round){8, false, false, 0, NULL, NULL});
+    oz_act_round(y, x, 4, &(oz_round){8, false, false, 0, NULL, NULL, false});
     assert_true(y[3] == 0 && fabsf(y[0] - 1) <= 1.5f / 255 && fabsf(y[1] + 2) <= 1.5f / 255);
-    oz_act_round(y, x, 8, &(oz_round){8, true, true, 0, NULL, NULL});
+    oz_act_round(y, x, 8, &(oz_round){8, true, true, 0, NULL, NULL, false});
     assert_true(y[4] == 100 && y[3] == 0);
+    const float grid[] = {3.0f, 100, -57, 1, 448, 1, 449, 1}; /* scales of powers of two: 100 / 448 becomes 1/4, 448 / 448 is one, 449 / 448 becomes 2 */
+    oz_act_round(y, grid, 8, &(oz_round){.bits = 8, .is_float = true, .symmetric = true, .group_size = 2, .powers = true});
+    assert_true(y[0] == 3 && y[1] == 96 && y[2] == -56 && y[3] == 1 && y[4] == 448 && y[5] == 1 && y[6] == 448 && y[7] == 1);
     const float bad[] = {1, NAN};
-    oz_act_round(y, bad, 2, &(oz_round){8, false, true, 0, NULL, NULL});
+    oz_act_round(y, bad, 2, &(oz_round){8, false, true, 0, NULL, NULL, false});
     assert_true(isnan(y[0]) && isnan(y[1])); /* the scale is the row's */
 }
 

@@ -53,10 +53,10 @@ static void labels(void **state) {
 /* Names out of files and what servers say: no escape sequence, no second line, nothing that is not UTF-8. */
 static void foreign_text_does_not_speak_to_the_terminal(void **state) {
     begin();
-    oz_log_error("a\x1b[31mb\rc\nerror: d\x7f\xc2\x9b" "2J");
+    oz_log_error("a\x1b[31mb\rc\nerror: d\x7f\xc2\x9b" "2J\xe2\x80\xae\xe2\x81\xa6");
     oz_log_warn("caf\xc3\xa9 \xe6\xbc\xa2 \xff\xc3");
     oz_log_info("%s", "\xc2\xa0");
-    assert_string_equal(end(), "error: a\\x1b[31mb\\x0dc\\x0aerror: d\\x7f\\xc2\\x9b2J\nwarning: caf\xc3\xa9 \xe6\xbc\xa2 \\xff\\xc3\n\xc2\xa0\n");
+    assert_string_equal(end(), "error: a\\x1b[31mb\\x0dc\\x0aerror: d\\x7f\\xc2\\x9b2J\\xe2\\x80\\xae\\xe2\\x81\\xa6\nwarning: caf\xc3\xa9 \xe6\xbc\xa2 \\xff\\xc3\n\xc2\xa0\n");
     char longer[20000];
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = 0;

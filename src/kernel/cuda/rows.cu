@@ -68,7 +68,7 @@ void oz_cuda_quantize(oz_dev *dev, const oz_rows *y, const float *x, int64_t ld_
 
 /* A block a group of columns and token; static scales travel as arguments, ROUND_GROUPS of them a launch. */
 enum { ROUND_GROUPS = 64 };
-typedef struct round_args { float lo, hi; bool is_float, symmetric, fixed; int64_t first, step, n; float scales[ROUND_GROUPS], zeros[ROUND_GROUPS]; } round_args;
+typedef struct round_args { float lo, hi; bool is_float, symmetric, fixed, powers; int64_t first, step, n; float scales[ROUND_GROUPS], zeros[ROUND_GROUPS]; } round_args;
 
 static __device__ float round_code(float t, const round_args &a) { return a.is_float ? e4m3_to_f32(f32_to_e4m3(t)) : rintf(fminf(fmaxf(t, a.lo), a.hi)); }
 
@@ -89,6 +89,11 @@ static __global__ void round_rows(float *y, int64_t ld_y, const float *x, int64_
         else scale = __fdiv_rn(__fsub_rn(highest, lowest), __fsub_rn(a.hi, a.lo));
         if (a.symmetric && a.is_float) scale = fmaxf(scale, 1.0f / (448.0f * 512.0f));
         if (scale == 0) scale = 1;
+        if (a.symmetric && a.powers) {
+            int e;
+            const float m = frexpf(scale, &e);
+            scale = ldexpf(m > 0.5f ? 1.0f : 0.5f, e);
+        }
         if (!a.symmetric) zero = fminf(fmaxf(rintf(__fsub_rn(a.lo, __fdiv_rn(lowest, scale))), a.lo), a.hi);
         if (bad > 0) scale = __int_as_float(0x7fc00000);
     }
@@ -99,7 +104,7 @@ static __global__ void round_rows(float *y, int64_t ld_y, const float *x, int64_
 void oz_cuda_round(oz_dev *dev, float *y, int64_t ld_y, const float *x, int64_t ld_x, int64_t n_tok, int64_t n, const oz_round *q) {
     const float hi = (float)((1 << (q->bits - 1)) - 1);
     const int64_t step = q->group_size > 0 ? q->group_size : n, n_groups = (n + step - 1) / step;
-    round_args a = {q->symmetric && !q->scales ? -hi : -hi - 1, hi, q->is_float, q->symmetric, q->scales != NULL, 0, step, n, {}, {}};
+    round_args a = {q->symmetric && !q->scales ? -hi : -hi - 1, hi, q->is_float, q->symmetric, q->scales != NULL, q->powers, 0, step, n, {}, {}};
     for (; a.first < n_groups; a.first += ROUND_GROUPS) {
         const int64_t some = n_groups - a.first < ROUND_GROUPS ? n_groups - a.first : (int64_t)ROUND_GROUPS;
         for (int64_t g = 0; g < some && q->scales; g++) a.scales[g] = q->scales[a.first + g], a.zeros[g] = q->zeros ? q->zeros[a.first + g] : 0;
