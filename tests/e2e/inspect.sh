@@ -277,3 +277,4 @@ same 'bytes of a float8 cache' 'KV cache: 1,024 bytes a token in f32, as it is r
     "$($OUNCE inspect $Q/kv-cache-fp8 -q | grep '^KV cache')"
 same 'and in JSON' '1024 256' "$($OUNCE inspect $Q/kv-cache-fp8 -q --json | jq -r '.memory | "\(.kv_bytes_tok) \(.kv_float8_bytes_tok)"')"
 same 'none of another' null "$($OUNCE inspect $M/llama -q --json | jq .memory.kv_float8_bytes_tok)"
+same 'rules of GPTQ' 'dynamic.-:.*v_proj {}, dynamic.+:.*mlp\.down_proj$ {"bits":8}, dynamic..*up_proj {"bits":2}: 6 modules' "$($OUNCE inspect $Q/gptq-dynamic -q | sed -n 's/.*lm_head false, //p')"

@@ -55,6 +55,11 @@ refused_once 'a cache of integers' kv-cache-fp8 '.quantization_config.kv_cache_s
 refused_once 'a cache that is a word' kv-cache-fp8 '.quantization_config.kv_cache_scheme = "static"'
 refused_once 'a format that does not store floats' fp8-dynamic '.quantization_config |= (.format = "pack-quantized" | del(.config_groups[].format))'
 
+# A GPTQ under the other version's label: symmetric zero points tell, and the same logits come of it.
+cp -r $Q/gptq-8bit "$T/label" && jq '.quantization_config.checkpoint_format = "gptq_v2"' $Q/gptq-8bit/config.json >"$T/label/config.json"
+for m in "$T/label" $Q/gptq-8bit; do $OUNCE logits $m --ids <(echo 1 2 3) -o "$T/$(basename $m).out" --device cpu 2>"$T/err"; done
+ok 'GPTQ under the label of the other version' cmp "$T/label.out" "$T/gptq-8bit.out"
+
 # Scales of powers of two for inputs (scale_fmt): other logits than without, and compressed-tensors cannot say it.
 cp -r $Q/fp8-native-block "$T/powers" && jq '.quantization_config.scale_fmt = "ue8m0"' $Q/fp8-native-block/config.json >"$T/powers/config.json"
 ok 'scale_fmt' verify "$T/powers"
