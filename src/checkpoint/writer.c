@@ -54,15 +54,14 @@ static oz_status file_size(int fd, const char *path, size_t n, oz_err *err) {
     return OZ_OK;
 }
 
-static char *file_path(const oz_writer *w, size_t i) {
-    return w->temporary ? oz_strdup(w->temporary) : oz_path_join(w->dir, w->layout->files[i].name);
-}
+/* For messages: where the file goes, whatever it is called under way. */
+static char *file_path(const oz_writer *w, size_t i) { return w->target ? oz_strdup(w->target) : oz_path_join(w->dir, w->layout->files[i].name); }
 
 static oz_status file_start(oz_writer *w, size_t i, oz_err *err) {
     const oz_layout_part *f = &w->layout->files[i];
     char *path = file_path(w, i);
     oz_status st = OZ_OK;
-    w->fds[i] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    w->fds[i] = open(w->temporary ? w->temporary : path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (w->fds[i] < 0) st = io_error(err, path, "cannot create");
     if (st == OZ_OK) st = file_size(w->fds[i], path, f->n_bytes, err);
     if (st == OZ_OK) st = write_at(w->fds[i], path, 0, f->head.data, f->head.len, err);

@@ -21,7 +21,7 @@ static oz_status split_groups(const char *dir, oz_err *err) {
     if (st != OZ_OK) return st;
     json_t *groups = json_object_get(json_object_get(config, "quantization_config"), "config_groups");
     for (int i = 0; i < CK_COUNT(TARGETS); i++) {
-        char name[16];
+        char name[24];
         json_t *g = json_deep_copy(json_object_get(groups, "group_0"));
         snprintf(name, sizeof name, "part_%d", i);
         json_object_set_new(g, "targets", json_pack("[s]", TARGETS[i]));
