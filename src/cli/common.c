@@ -15,7 +15,7 @@ const oz_opt oz_cli_opts_model[] = {
     {"threads", 't', OZ_OPT_INT, &oz_cli_common.threads, 0, 1024, NULL, "N", "threads; 0: one a core"},
     {"max-model-len", 0, OZ_OPT_INT, &oz_cli_common.max_len, 0, 1 << 30, NULL, "N", "longest sequence in tokens; 0: the config's"},
     {"deterministic", 0, OZ_OPT_FLAG, &oz_cli_common.deterministic, 0, 0, NULL, NULL,
-     "a token's result does not depend on its company (always so on the CPU)"},
+     "a token's result does not depend on its company (always so on the CPU, but for the latent attention of DeepSeek-V2 and V3)"},
     {0},
 };
 

@@ -69,8 +69,9 @@ static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
     d->route_raw = true;
     OZ_TRY(others_read(d->plain, d, c, (const char *const[]){"expert_layer_period", "expert_layer_offset"}, 2, 1, err));
     OZ_TRY(others_read(d->scans, d, c, (const char *const[]){"attn_layer_period", "attn_layer_offset"}, 8, 4, err));
-    OZ_TRY(mamba_read(d, c, err));
-    return oz_slide_all(d, c, err);
+    OZ_NEED(d->glu == OZ_GLU_SILU, err, OZ_E_UNSUPPORTED, "config.json.hidden_act: %s is not run here with model_type \"jamba\", whose layers that scan take silu", oz_json_show(json_object_get(c, "hidden_act")));
+    OZ_NEED(d->window == 0, err, OZ_E_UNSUPPORTED, "config.json.sliding_window: %lld is not run here with model_type \"jamba\": readers differ on whether its layers see a window", (long long)d->window);
+    return mamba_read(d, c, err);
 }
 
 static oz_layer_kind layer(const oz_dims *d, int64_t i) {

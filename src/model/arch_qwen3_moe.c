@@ -4,7 +4,7 @@
 #include "model/internal.h"
 
 static const oz_arch_row *const tables[] = {oz_rows_top, oz_rows_gqa, oz_rows_qk_norm, oz_rows_ffn_norm, oz_rows_gated_ffn, oz_rows_experts, NULL};
-static const char *const honours[] = {"use_sliding_window", "layer_types", NULL};
+static const char *const honours[] = {"use_sliding_window", NULL};
 
 static oz_status plain_layers_read(oz_dims *d, const json_t *c, oz_err *err) {
     int64_t step = 1;
@@ -23,12 +23,14 @@ static oz_status plain_layers_read(oz_dims *d, const json_t *c, oz_err *err) {
 }
 
 static oz_status config(oz_dims *d, const json_t *c, oz_err *err) {
-    int renormalised = 0;
+    int renormalised = 0, slides = 0;
     OZ_TRY(oz_experts_read(d, c, &(oz_expert_keys){"num_experts", "moe_intermediate_size", "num_local_experts"}, err));
     OZ_TRY(oz_json_bool(&renormalised, c, "config.json", "norm_topk_prob", err));
     d->route_raw = !renormalised;
     OZ_TRY(plain_layers_read(d, c, err));
-    return oz_window_from_read(d, c, err);
+    OZ_TRY(oz_json_bool(&slides, c, "config.json", "use_sliding_window", err));
+    if (!slides) d->window = 0;
+    return oz_slide_all(d, c, err); /* whatever max_window_layers says, unlike Qwen3 */
 }
 
 const oz_arch oz_arch_qwen3_moe = {.model_type = "qwen3_moe",

@@ -17,10 +17,23 @@ static oz_slot_ref *slot_at(oz_model *m, const oz_arch_tensor *t) {
     return t->layer < 0 ? &m->top[t->slot] : &m->layers[(int64_t)t->layer * OZ_SLOT_COUNT + t->slot];
 }
 
+/* A choice or a saturated activation hides from the logits that a router or what a scan decays by is not finite; of all else they tell. */
+static oz_status finite_check(const oz_tensor *x, oz_role role, oz_err *err) {
+    if (role != OZ_ROLE_ROUTER && role != OZ_ROLE_ROUTER_BIAS && role != OZ_ROLE_SSM_A && role != OZ_ROLE_SSM && role != OZ_ROLE_SSM_DT) return OZ_OK;
+    const size_t size = (size_t)oz_dtype_get(x->dtype)->block_bytes;
+    float v;
+    for (size_t i = 0; i < x->n_bytes / size; i++) {
+        oz_to_f32(&v, x->dtype, (const char *)x->data + i * size, 1);
+        OZ_NEED(isfinite(v), err, OZ_E_FORMAT, "%s: expected finite values, found %g at %zu (%s)", x->name, (double)v, i, x->file_name);
+    }
+    return OZ_OK;
+}
+
 /* A norm weight or bias, to f32 on the device. */
 static oz_status vec_load(float **out, oz_model *m, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err) {
     const oz_tensor *x;
     OZ_TRY(oz_vector_find(&x, c, t, err));
+    OZ_TRY(finite_check(x, t->role, err));
     float *host, *dev;
     OZ_TRY(oz_big_new((void **)&host, (size_t)t->rows * sizeof *host, t->name, err));
     const oz_weight order = {.rows = t->rows, .rope_heads = x->rope_heads}; /* a bias of q or k out of a GGUF is interleaved as its rows are */
@@ -124,6 +137,7 @@ static oz_status linear_load(oz_model *m, const oz_ckpt *c, const oz_arch_tensor
     void *mem = NULL; /* a copy of what is packed, for as long as that takes */
     const bool pending = is_pending(m, &mod, stored);
     OZ_TRY(pending ? pending_weight(&w, &mem, &mod, stored, err) : oz_scheme_bind(&w, c, &mod, stored, err));
+    if (!stored->quantized) OZ_TRY(finite_check(oz_ckpt_find(c, t->name), t->role, err));
     const oz_rtn rtn = oz_scheme_rtn(scheme, oz_arch_dtype(oz_ckpt_config(c)));
     const oz_part_of part = oz_split_part(&m->split, t);
     oz_grow((void **)&m->program.linears, &m->cap_linears, (size_t)m->program.n_linears + 1, sizeof *m->program.linears);

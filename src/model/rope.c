@@ -115,12 +115,25 @@ static const json_t *member(const json_t *o, const char *key) {
     return json_is_null(v) ? NULL : v;
 }
 
+/* Where both spellings are there, the newer one is read, so the older one must not say anything else. */
+static oz_status agree_check(const json_t *v5, const json_t *classic, oz_err *err) {
+    const char *key;
+    json_t *old;
+    json_object_foreach((json_t *)classic, key, old) {
+        const json_t *now = json_object_get(v5, strcmp(key, "type") == 0 ? "rope_type" : key);
+        const bool same = json_is_null(old) || (json_is_number(old) && json_is_number(now) ? json_number_value(old) == json_number_value(now) : json_equal(old, now));
+        OZ_NEED(same, err, OZ_E_FORMAT, "config.json.rope_scaling.%s: %s contradicts config.json.rope_parameters, which says %s", key, oz_json_show(old), oz_json_show(now));
+    }
+    return OZ_OK;
+}
+
 oz_status oz_ropes_read(oz_dims *d, const json_t *c, oz_err *err) {
     static const struct { const char *nested, *where, *theta; } kinds[OZ_MAX_ROPES] = {
         {"full_attention", "config.json.rope_parameters.full_attention", "rope_theta"}, {"sliding_attention", "config.json.rope_parameters.sliding_attention", "rope_local_base_freq"}};
     const json_t *v5 = member(c, "rope_parameters"), *classic = member(c, "rope_scaling");
     const bool by_kind = member(v5, kinds[0].nested) || member(v5, kinds[1].nested);
     OZ_NEED(!by_kind || d->n_ropes > 1, err, OZ_E_UNSUPPORTED, "config.json.rope_parameters: differs by kind of layer, which this model_type does not");
+    if (v5 && classic) OZ_TRY(agree_check(by_kind ? member(v5, kinds[0].nested) : v5, classic, err));
     for (int i = 0; i < d->n_ropes; i++) {
         place p = {c, by_kind ? member(v5, kinds[i].nested) : i > 0 ? NULL : v5 ? v5 : classic, by_kind ? kinds[i].where : v5 ? "config.json.rope_parameters" : "config.json.rope_scaling", d};
         OZ_TRY(oz_json_float(&d->ropes[i].theta, c, "config.json", kinds[i].theta, 1.0, 1e15, err));

@@ -142,6 +142,14 @@ copy jamba && add_tensor "$T/m/model.safetensors" model.layers.0.mamba.dt_proj.w
 fails 'a scale that no scheme asks for' 1 'model.layers.0.mamba.dt_proj.weight_scale: expected no such tensor' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
 copy deepseek_v3 && header "$T/m/model.safetensors" '."model.layers.2.mlp.gate.e_score_correction_bias".shape = [4, 2]' 0
 fails 'a router bias of another shape' 1 'model.layers.2.mlp.gate.e_score_correction_bias: expected [8], found [4, 2]' $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
+not_finite() { # MODEL TENSOR: the first of its numbers (bf16) becomes an infinity
+    copy "$1" && poison "$T/m/model.safetensors" "$2" 0 '\x80\x7f'
+    fails "not finite, $2" 1 "$2: expected finite values, found inf at 0 (model.safetensors)" $OUNCE run "$T/m" --ids "$T/ids" -n 1 --print-ids
+}
+not_finite deepseek_v3 model.layers.2.mlp.gate.e_score_correction_bias
+not_finite deepseek_v3 model.layers.2.mlp.gate.weight
+not_finite jamba model.layers.0.mamba.A_log
+not_finite jamba model.layers.0.mamba.dt_proj.bias
 for c in 'mixtral num_local_experts 0' 'mixtral num_experts_per_tok 9' 'qwen3_moe num_experts 0' 'qwen3_moe num_experts_per_tok 7' 'deepseek num_experts_per_tok 9' 'deepseek n_routed_experts 0' \
     'deepseek_v2 n_routed_experts 0' 'deepseek_v2-grouped num_experts_per_tok 0' 'jamba num_experts 0' 'jamba num_experts_per_tok 4'; do
     set -- $c

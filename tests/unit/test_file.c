@@ -237,7 +237,7 @@ static void outdir_removes_what_a_killed_run_left(void **state) {
         {".left.tmp-%ld-2", dead, true}, /* locked: by a process of another container, say */
     };
     enum { N = sizeof dirs / sizeof *dirs };
-    char names[N][64], path[96];
+    char names[N][64], path[768];
     oz_outdir *d;
     assert_int_equal(mkdir("sub", 0777), 0);
     for (int in = 0; in < 2; in++) { /* a target here, and one in a folder */

@@ -401,6 +401,7 @@ static void test_bad_calls(void **s) {
 }
 
 #define TINY "{\"model_type\":\"llama\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":4"
+#define JAMBA "{\"model_type\":\"jamba\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":4"
 #define MOE "{\"model_type\":\"qwen3_moe\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":4"
 #define DEEPSEEK "{\"model_type\":\"deepseek\",\"vocab_size\":8,\"hidden_size\":16,\"intermediate_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"n_routed_experts\":4"
 static void test_configs(void **s) {
@@ -427,6 +428,11 @@ static void test_configs(void **s) {
         {TINY ",\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":4}", "config.json.layer_types[1]: sliding_attention is not run here"},
         {TINY ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "config.json.layer_types[1]: sliding_attention, but there is no sliding_window"},
         {TINY ",\"layer_types\":[\"full_attention\",\"linear_attention\"]}", "config.json.layer_types[1]: must be"},
+        {TINY ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":50},\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}", "config.json.rope_scaling.type: \"linear\" contradicts config.json.rope_parameters"},
+        {TINY ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2},\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}", "config.json.rope_scaling.factor: 4 contradicts config.json.rope_parameters, which says 2"},
+        {JAMBA ",\"hidden_act\":\"gelu_new\"}", "config.json.hidden_act: \"gelu_new\" is not run here with model_type \"jamba\""},
+        {JAMBA ",\"sliding_window\":8}", "config.json.sliding_window: 8 is not run here with model_type \"jamba\""},
+        {MOE ",\"num_experts\":4,\"num_experts_per_tok\":2,\"use_sliding_window\":true,\"sliding_window\":4,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "config.json.layer_types[0]: full_attention is not run here"},
         {MOE ",\"num_experts\":0}", "config.json.num_experts: must be"},
         {MOE ",\"num_experts\":4,\"num_experts_per_tok\":5}", "config.json.num_experts_per_tok: must be"},
         {MOE ",\"num_experts\":4}", "config.json.num_experts_per_tok: missing"},
