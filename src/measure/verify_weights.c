@@ -236,15 +236,8 @@ static oz_status check_matrix(const oz_verify *v, const oz_arch_tensor *t, const
 
 static void check_vector(const oz_verify *v, const oz_arch_tensor *t) {
     const oz_tensor *x = oz_ckpt_find(v->ckpt, t->name);
-    const bool is_float = x && (x->dtype == OZ_DTYPE_F32 || x->dtype == OZ_DTYPE_F16 || x->dtype == OZ_DTYPE_BF16);
-    const size_t size = is_float ? (size_t)oz_dtype_get(x->dtype)->block_bytes : 1;
-    for (size_t i = 0; is_float && i < x->n_bytes / size; i++) {
-        float value;
-        oz_to_f32(&value, x->dtype, (const char *)x->data + i * size, 1);
-        if (isfinite(value)) continue;
-        oz_found_error(v->f, "%s: expected finite values, found %g at %zu (%s)", t->name, (double)value, i, x->file_name);
-        return;
-    }
+    oz_err why = {0};
+    if (x && oz_finite_check(x, &why) != OZ_OK) oz_found_error(v->f, "%s", why.msg);
 }
 
 oz_status oz_verify_weights(const oz_verify *v, oz_err *err) {

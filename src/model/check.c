@@ -1,5 +1,6 @@
 /* Whether a checkpoint is what its configs call for, before a byte of weight is used: the scheme of every module, and that the tensors stored are
  * those that the schemes need. Loading stops at the first finding; the linter takes them all. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/mem.h"
@@ -30,6 +31,17 @@ oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_
     char expected[OZ_DIMS_TEXT], found[OZ_DIMS_TEXT];
     OZ_NEED(x->n_dims == t->n_dims && memcmp(x->dims, t->dims, (size_t)t->n_dims * sizeof *t->dims) == 0, err, OZ_E_FORMAT, "%s: expected %s, found %s (%s)", t->name,
             oz_dims_show(expected, t->n_dims, t->dims), oz_dims_show(found, x->n_dims, x->dims), x->file_name);
+    return OZ_OK;
+}
+
+oz_status oz_finite_check(const oz_tensor *x, oz_err *err) {
+    const bool is_float = x->dtype == OZ_DTYPE_F32 || x->dtype == OZ_DTYPE_F16 || x->dtype == OZ_DTYPE_BF16;
+    const size_t size = is_float ? (size_t)oz_dtype_get(x->dtype)->block_bytes : 1;
+    for (size_t i = 0; is_float && i < x->n_bytes / size; i++) {
+        float v;
+        oz_to_f32(&v, x->dtype, (const char *)x->data + i * size, 1);
+        OZ_NEED(isfinite(v), err, OZ_E_FORMAT, "%s: expected finite values, found %g at %zu (%s)", x->name, (double)v, i, x->file_name);
+    }
     return OZ_OK;
 }
 

@@ -43,7 +43,7 @@ oz_status oz_folds_new(oz_fold_list *out, const oz_arch_list *l, const json_t *c
 int64_t oz_fold_row(const oz_fold *f, int64_t k), oz_fold_scale(const oz_fold *f, int64_t col);
 bool oz_scheme_reaches(const oz_scheme *s, const oz_arch_tensor *t); /* what it is meant for where nothing is named: linear modules, or routed experts alone */
 oz_module oz_arch_module(const oz_arch_tensor *t, const oz_ckpt *c); /* a matrix as a scheme sees it. A router counts as Linear only where it is stored quantized: libraries differ on its class */
-oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err); /* any float type, exact shape */
+oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_tensor *t, oz_err *err); /* any float type, exact shape */ oz_status oz_finite_check(const oz_tensor *x, oz_err *err); /* of floats; others pass */
 oz_dtype oz_arch_dtype(const json_t *config); /* torch_dtype / dtype, BF16 if absent; F16 or F32, no other (oz_arch_list_new checks it) */
 /* The scheme of each of a list's tensors, dense for what is no matrix; whether there are tensors that nothing calls for. notes: says which whole parts are not run, and what says nothing. */
 oz_status oz_schemes_resolve(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, const oz_findings *f, oz_err *err); oz_status oz_schemes_resolve_weights(oz_scheme *schemes, const oz_ckpt *c, const oz_arch_list *list, oz_err *err);

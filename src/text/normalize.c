@@ -40,9 +40,8 @@ static oz_status run_prepend(oz_buf *out, bool *changed, const oz_norm *self, oz
 }
 
 static oz_status run_map(oz_buf *out, bool *changed, const oz_norm *self, oz_slice in, oz_norm_work *w, oz_err *err) {
-    size_t zero = w->zero;
-    *changed = oz_charsmap_run(out, self->map, in, &zero);
-    w->moved = zero;
+    w->moved = w->zero;
+    *changed = oz_charsmap_run(out, self->map, in, &w->moved);
     return OZ_OK;
 }
 
