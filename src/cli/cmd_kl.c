@@ -8,13 +8,14 @@
 
 static const char *text_path, *positions = "all";
 static int64_t ctx, limit;
-static bool by_module;
+static bool by_module, leave_one_out;
 static const oz_opt opts[] = {
     {"text", 0, OZ_OPT_STR, &text_path, 0, 0, NULL, "FILE", "the text, encoded once without special tokens; - for stdin"},
     {"ctx", 0, OZ_OPT_INT, &ctx, 2, 1 << 30, NULL, "N", "window in tokens, without overlap; default: 1024, or the shortest model's length"},
     {"positions", 0, OZ_OPT_STR, &positions, 0, 0, "all|half", "WHICH", "score every position of a window, or its second half (llama-perplexity)"},
     {"limit-tokens", 0, OZ_OPT_INT, &limit, 0, 1LL << 40, NULL, "N", "use the first N tokens; 0: all"},
     {"by-module", 0, OZ_OPT_FLAG, &by_module, 0, 0, NULL, NULL, "of one MODEL: REF with each of its modules alone, worst first"},
+    {"leave-one-out", 0, OZ_OPT_FLAG, &leave_one_out, 0, 0, NULL, NULL, "--by-module the other way round: MODEL with each of its modules alone as REF has it, the one that gains most first"},
     {0}};
 static const oz_opt *const tables[] = {opts, oz_cli_opts_model, oz_cli_opts_output, NULL};
 static const oz_opt_cmd cmd = {"kl", "REF MODEL... --text FILE", "KL divergence of models against a reference",
@@ -23,7 +24,8 @@ static const oz_opt_cmd cmd = {"kl", "REF MODEL... --text FILE", "KL divergence 
                                "mutual_top5_agreement of those where each one's is among the other's first five. Of mixtures of experts, router_flips has the share of the reference's choices that a model does not make, "
                                "by layer. --quantization is meant for the models, REF runs as it is stored.\n\n"
                                "--by-module measures REF with one module of MODEL in the place of its own (a whole module, as convert --take takes it), for each matrix that differs; the experts of a layer and kind are one. "
-                               "It costs about half a forward pass a module. Modules whose inputs were rescaled (norms that differ) say nothing by themselves.",
+                               "It costs about half a forward pass a module. Modules whose inputs were rescaled (norms that differ) say nothing by themselves. With --leave-one-out it measures MODEL with one module of REF in its place, "
+                               "at the same cost; gain is how much less that is than the KL of MODEL whole.",
                                tables, 2, -1};
 
 typedef struct field { const char *key; double v; } field;
@@ -185,7 +187,8 @@ static oz_status measure(const char **args, oz_cli_model *open, int n, oz_err *e
 static oz_status run(const char **args, int n_args, oz_err *err) {
     OZ_NEED(text_path, err, OZ_E_USAGE, "--text FILE is missing");
     OZ_NEED(!by_module || n_args == 2, err, OZ_E_USAGE, "--by-module: takes one MODEL, found %d", n_args - 1);
-    if (by_module) return oz_cli_kl_modules(args[0], args[1], &(oz_cli_kl){text_path, ctx, limit, strcmp(positions, "half") == 0}, err);
+    OZ_NEED(by_module || !leave_one_out, err, OZ_E_USAGE, "--leave-one-out: goes with --by-module");
+    if (by_module) return oz_cli_kl_modules(args[0], args[1], &(oz_cli_kl){text_path, ctx, limit, strcmp(positions, "half") == 0, leave_one_out}, err);
     oz_dev *dev;
     OZ_TRY(oz_cli_dev_open(&dev, err));
     oz_cli_model *open = oz_alloc_array((size_t)n_args, sizeof *open);

@@ -4,8 +4,8 @@
 #include "cli/cli.h"
 #include "measure/measure.h"
 
-typedef struct oz_cli_kl { const char *text_path; int64_t ctx, limit; /* 0: the default; none */ bool half; } oz_cli_kl;
-/* Modules of `model`, each alone in the reference, worst first: as JSON or a table. */
+typedef struct oz_cli_kl { const char *text_path; int64_t ctx, limit; /* 0: the default; none */ bool half, leave_one_out; } oz_cli_kl;
+/* Modules of `model`, each alone in the reference, worst first; or `model` with each of them alone as the reference has it: as JSON or a table. */
 oz_status oz_cli_kl_modules(const char *ref, const char *model, const oz_cli_kl *k, oz_err *err);
 
 #endif

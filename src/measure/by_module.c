@@ -1,8 +1,8 @@
-/* KL by module: for each of some sets of modules, the reference with that set alone taken from another checkpoint, or rounded at load.
+/* KL by module: for each of some sets of modules, the reference with that set alone taken from another checkpoint, or rounded at load; or that checkpoint with that set alone taken from the reference.
  *
- * Such a hybrid differs from the reference in one layer, so it is never run whole. The reference's residuals before a layer are kept for as many windows
- * as a bound allows; of each hybrid the one layer is loaded and run on them, the reference's own layers after it take them on, and one head
- * compares where they arrive with where the reference arrives. On average that is half of a forward pass a set, and the figures are those of the hybrid as
+ * Such a hybrid differs from the base, the model that gives all the rest, in one layer, so it is never run whole. The base's residuals before a layer are kept for as many windows
+ * as a bound allows; of each hybrid the one layer is loaded and run on them, the base's own layers after it take them on, and its head leads
+ * to what is compared with where the reference arrives. On average that is half of a forward pass a set, and the figures are those of the hybrid as
  * a checkpoint. What lies in no layer (embeddings, a head) is measured as a whole model. */
 #include <math.h>
 #include <stdio.h>
@@ -109,10 +109,10 @@ typedef struct hybrid { oz_kl_module *item; sums *sums; oz_model *model; oz_stat
 
 typedef struct job {
     const oz_kl_modules_cfg *cfg;
-    oz_model *ref;
-    oz_state *state;             /* of ref */
+    oz_model *ref, *base;        /* base: whose layers are around those that are exchanged */
+    oz_state *ref_state, *state; /* state: of base */
     int64_t hidden, n_layers, longest, first, n_windows; /* windows [first, first + n_windows) are kept */
-    float *before, *after;       /* of those: the reference's residuals before the layer, and after the last one */
+    float *before, *after;       /* of those: base's residuals before the layer, and the reference's after the last one */
     int32_t *blocks, *rows, *targets;
     oz_kl_stat *stats;           /* [TOGETHER, longest] */
     hybrid hybrids[TOGETHER]; int n_hybrids;
@@ -133,14 +133,14 @@ static oz_status layers(oz_model *m, oz_state *s, const job *j, const span *w, i
 
 /* From the text to before layer 1, and from there to the end. */
 static oz_status reference_run(job *j, const span *w, oz_err *err) {
-    OZ_TRY(layers(j->ref, j->state, j, w, 0, 1, NULL, w->after, err));
-    return j->n_layers > 1 ? layers(j->ref, j->state, j, w, 1, j->n_layers, w->after, w->after, err) : OZ_OK;
+    OZ_TRY(layers(j->ref, j->ref_state, j, w, 0, 1, NULL, w->after, err));
+    return j->n_layers > 1 ? layers(j->ref, j->ref_state, j, w, 1, j->n_layers, w->after, w->after, err) : OZ_OK;
 }
 
 static oz_status finite_check(const job *j, const oz_kl_module *item, const oz_kl_stat *k, int64_t n, int64_t score0, oz_err *err) {
     for (int64_t i = 0; i < n; i++) {
         OZ_NEED(isfinite(k[i].nll_ref), err, OZ_E_FORMAT, "%s: logits are not finite at position %lld of a window", j->cfg->name, (long long)(score0 + i));
-        OZ_NEED(isfinite(k[i].nll), err, OZ_E_FORMAT, "%s with another %s: logits are not finite at position %lld of a window", j->cfg->name, item->name, (long long)(score0 + i));
+        OZ_NEED(isfinite(k[i].nll), err, OZ_E_FORMAT, "%s with another %s: logits are not finite at position %lld of a window", j->cfg->whole ? j->cfg->other_name : j->cfg->name, item->name, (long long)(score0 + i));
     }
     return OZ_OK;
 }
@@ -154,12 +154,12 @@ static oz_status window_run(job *j, int64_t layer, int64_t window, oz_err *err) 
     for (int i = 0; i < j->n_hybrids; i++) {
         hybrid *h = &j->hybrids[i];
         OZ_TRY(layers(h->model, h->state, j, &w, layer, layer + 1, w.before, h->arrived, err));
-        if (layer + 1 < j->n_layers) OZ_TRY(layers(j->ref, j->state, j, &w, layer + 1, j->n_layers, h->arrived, h->arrived, err));
+        if (layer + 1 < j->n_layers) OZ_TRY(layers(j->base, j->state, j, &w, layer + 1, j->n_layers, h->arrived, h->arrived, err));
         arrived[i + 1] = h->arrived;
     }
     for (int64_t i = 0; i < n; i++) j->rows[i] = (int32_t)(score0 + i), j->targets[i] = w.ids[score0 + i + 1];
     const oz_seg seg = {0, w.n, 0, j->blocks};
-    OZ_TRY(oz_head_kl_run(j->stats, j->ref, arrived, j->n_hybrids + 1, &(oz_call){.ids = w.ids, .n_tok = w.n, .segs = &seg, .n_segs = 1, .rows = j->rows, .n_rows = n}, j->targets, err));
+    OZ_TRY(oz_head_kl_run(j->stats, j->ref, j->base, arrived, j->n_hybrids + 1, &(oz_call){.ids = w.ids, .n_tok = w.n, .segs = &seg, .n_segs = 1, .rows = j->rows, .n_rows = n}, j->targets, err));
     for (int i = 0; i < j->n_hybrids; i++) {
         OZ_TRY(finite_check(j, j->hybrids[i].item, j->stats + i * n, n, score0, err));
         sums_add(j->hybrids[i].sums, j->stats + i * n, n);
@@ -169,10 +169,11 @@ static oz_status window_run(job *j, int64_t layer, int64_t window, oz_err *err) 
 }
 
 static oz_status model_open(oz_model **out, const job *j, const oz_kl_module *m, int64_t layer_end, oz_err *err) {
-    const oz_model_swap swap = {(const char *const *)m->modules, m->n_modules, m->quantize ? NULL : j->cfg->other};
+    const oz_kl_modules_cfg *c = j->cfg;
+    const oz_model_swap swap = {(const char *const *)m->modules, m->n_modules, c->whole ? c->ref : m->quantize ? NULL : c->other};
     const int64_t begin = m->layer < 0 ? 0 : m->layer;
-    return oz_model_open(out, j->cfg->dev, j->cfg->ref, &(oz_model_cfg){.dtype = j->cfg->dtype, .max_len = j->cfg->max_len, .max_tok = j->longest, .layer_begin = begin, .layer_end = layer_end,
-                                                                        .need_len = j->longest, .quantize = m->quantize, .swap = &swap}, err);
+    return oz_model_open(out, c->dev, c->whole ? c->other : c->ref, &(oz_model_cfg){.dtype = c->dtype, .max_len = c->max_len, .max_tok = j->longest, .layer_begin = begin, .layer_end = layer_end,
+                                                                                    .need_len = j->longest, .quantize = m->quantize, .swap = &swap}, err);
 }
 
 static oz_status hybrid_open(hybrid *h, const job *j, oz_err *err) {
@@ -208,7 +209,7 @@ static oz_status layer_run(job *j, oz_kl_module *items, sums *all, size_t n, int
     if (j->n_hybrids) OZ_TRY(hybrids_run(j, layer, err));
     for (int64_t i = 0; layer + 1 < j->n_layers && i < j->n_windows; i++) {
         const span w = span_of(j, i);
-        OZ_TRY(layers(j->ref, j->state, j, &w, layer, layer + 1, w.before, w.before, err));
+        OZ_TRY(layers(j->base, j->state, j, &w, layer, layer + 1, w.before, w.before, err));
     }
     return OZ_OK;
 }
@@ -250,7 +251,9 @@ static oz_status batch_run(job *j, oz_kl_module *items, sums *all, size_t n, oz_
 
 static oz_status job_init(job *j, size_t n, oz_err *err) {
     const oz_kl_modules_cfg *c = j->cfg;
-    const oz_model_info *f = oz_model_get(j->ref);
+    const oz_model_info *f = oz_model_get(j->ref), *base = oz_model_get(j->base);
+    OZ_NEED(base->n_layers == f->n_layers && base->hidden_size == f->hidden_size, err, OZ_E_ARG, "%s: expected %lld layers of a hidden size of %lld, as %s has, found %lld of %lld", c->other_name, (long long)f->n_layers,
+            (long long)f->hidden_size, c->name, (long long)base->n_layers, (long long)base->hidden_size);
     j->hidden = f->hidden_size, j->n_layers = f->n_layers;
     for (int64_t i = 0; i < c->n_windows; i++) {
         OZ_NEED(c->begin[i + 1] - c->begin[i] >= 2, err, OZ_E_ARG, "window %lld has %lld tokens: at least 2 are needed", (long long)i, (long long)(c->begin[i + 1] - c->begin[i]));
@@ -264,11 +267,12 @@ static oz_status job_init(job *j, size_t n, oz_err *err) {
     j->targets = oz_alloc_array((size_t)j->longest, sizeof *j->targets);
     OZ_TRY(oz_big_new((void **)&j->stats, (size_t)(TOGETHER * j->longest) * sizeof *j->stats, "KL statistics", err));
     oz_progress_init(&j->progress, "measuring modules", "tokens", (int64_t)n * (c->begin[c->n_windows] - c->begin[0] - c->n_windows));
-    return oz_state_new(&j->state, j->ref, n_blocks, 1, err);
+    OZ_TRY(oz_state_new(&j->ref_state, j->ref, n_blocks, 1, err));
+    return oz_state_new(&j->state, j->base, n_blocks, 1, err);
 }
 
 oz_status oz_kl_modules_run(oz_kl_module *items, size_t n, oz_model *ref, const oz_kl_modules_cfg *cfg, oz_err *err) {
-    job j = {.cfg = cfg, .ref = ref};
+    job j = {.cfg = cfg, .ref = ref, .base = cfg->whole ? cfg->whole : ref};
     sums *all = oz_alloc_array(n + 1, sizeof *all);
     oz_status st = job_init(&j, n, err);
     for (size_t i = 0; st == OZ_OK && i < n; i++)
@@ -282,6 +286,7 @@ oz_status oz_kl_modules_run(oz_kl_module *items, size_t n, oz_model *ref, const 
     hybrids_close(&j);
     for (size_t i = 0; st == OZ_OK && i < n; i++) sums_finish(&items[i], &all[i]);
     oz_progress_deinit(&j.progress);
+    oz_state_free(&j.ref_state);
     oz_state_free(&j.state);
     oz_big_free(j.stats);
     void *const owned[] = {j.blocks, j.rows, j.targets, all};

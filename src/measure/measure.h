@@ -69,7 +69,7 @@ typedef struct oz_kl_cfg {
  * OZ_E_FORMAT: logits of one of them are not finite. */
 oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int32_t *ids, int64_t n_ids, const oz_kl_cfg *cfg, oz_err *err);
 
-/* ---- KL by module: the reference with some modules of another checkpoint (convert --take), for each such set of modules ---- */
+/* ---- KL by module: the reference with some modules of another checkpoint (convert --take), for each such set of modules; or the other way round ---- */
 typedef struct oz_kl_module {
     char *name; const char *role, *scheme; int layer; /* -1: in none; name of several: "model.layers.0.mlp.experts.*.down_proj" */
     char **modules; size_t n_modules, bytes;          /* as the other stores them */
@@ -82,12 +82,13 @@ oz_status oz_kl_modules_list(oz_kl_modules *out, const oz_ckpt *ref, const oz_ck
 void oz_kl_modules_deinit(oz_kl_modules *m);
 typedef struct oz_kl_modules_cfg {
     oz_dev *dev; const oz_ckpt *ref, *other;          /* other NULL: all of them are quantized at load */
-    const char *dtype, *name; int64_t max_len;        /* as the reference was opened; its name, for messages */
+    oz_model *whole;                                  /* other, opened whole on the reference's device: each is measured the other way round, other with that set alone as the reference has it; or NULL */
+    const char *dtype, *name, *other_name; int64_t max_len; /* as the models were opened; their names, for messages */
     const int32_t *ids; const int64_t *begin; int64_t n_windows; /* window i: ids [begin[i], begin[i + 1]), 2 or more, at most the reference's max_tok */
     bool half;
 } oz_kl_modules_cfg;
-/* ref: opened whole. The same figures as oz_kl_run of a hybrid checkpoint; what lies before a module's layer is run once for all of them. Memory: besides the
- * reference, copies of one layer, and the residuals of some windows. */
+/* ref: opened whole. The same figures as oz_kl_run of a hybrid checkpoint; what lies before a module's layer is run once for all of them. Memory: besides what is
+ * opened, copies of one layer, and the residuals of some windows. */
 oz_status oz_kl_modules_run(oz_kl_module *items, size_t n, oz_model *ref, const oz_kl_modules_cfg *cfg, oz_err *err);
 
 /* ---- verify: everything that is wrong with a checkpoint ----

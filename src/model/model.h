@@ -144,7 +144,7 @@ typedef struct oz_call {
 oz_status oz_model_run(oz_model *m, oz_state *s, const oz_call *call, const oz_sink *sink, oz_err *err);
 /* The same call through several models with the same vocabulary; the sink sees them together, chunk by chunk. models[0] is the reference. */
 oz_status oz_lockstep_run(oz_model *const *models, oz_state *const *states, int n_models, const oz_call *call, const oz_sink *sink, oz_err *err);
-/* What n residuals after the last layer (host [n_tok, hidden] each) lead to through one head: out [n - 1, call->n_rows], each but the first against it. Of the call the rows count. */
-oz_status oz_head_kl_run(oz_kl_stat *out, oz_model *m, const float *const *residuals, int n, const oz_call *call, const int32_t *targets, oz_err *err);
+/* What n residuals after the last layer (host [n_tok, hidden] each) lead to, the first through ref's head, the others through m's: out [n - 1, call->n_rows], each but the first against it. Of the call the rows count. */
+oz_status oz_head_kl_run(oz_kl_stat *out, oz_model *ref, oz_model *m, const float *const *residuals, int n, const oz_call *call, const int32_t *targets, oz_err *err);
 
 #endif

@@ -112,29 +112,39 @@ oz_status oz_lockstep_run(oz_model *const *models, oz_state *const *states, int 
     return st;
 }
 
-/* The first one's logits of a chunk lie in `first`, the others' in the model's own buffer. */
-static void head_kl_chunk(oz_kl_stat *out, oz_model *m, const float *const *residuals, int n, const chunk *k, void *first, const int32_t *wanted) {
-    const oz_call *c = k->call;
+/* A residual through a model's head: logits of a chunk, into `out`. */
+static void head_of(oz_model *m, const float *residual, const chunk *k, void *out) {
     oz_step_buf *logits = &m->program.bufs[OZ_BUF_LOGITS];
     void *const own = logits->data;
-    for (int i = 0; i < n; i++) {
-        logits->data = i ? own : first;
-        m->ops->upload(m->dev, m->program.bufs[OZ_BUF_RESIDUAL].data, residuals[i], (size_t)(c->n_tok * m->dims.hidden_size) * sizeof(float));
-        oz_exec_steps(&(oz_exec){{m->dev, &m->program, NULL, c->n_tok, k->r0, k->n}, c, NULL, NULL, m->comm, 0}, m->program.n_layers_end, m->program.n);
-        if (i) m->ops->sink_kl(m->dev, out + (int64_t)(i - 1) * c->n_rows + k->r0, first, own, m->dims.vocab_size, wanted + k->r0, k->n, m->dims.vocab_size);
-    }
+    logits->data = out;
+    m->ops->upload(m->dev, m->program.bufs[OZ_BUF_RESIDUAL].data, residual, (size_t)(k->call->n_tok * m->dims.hidden_size) * sizeof(float));
+    oz_exec_steps(&(oz_exec){{m->dev, &m->program, NULL, k->call->n_tok, k->r0, k->n}, k->call, NULL, NULL, m->comm, 0}, m->program.n_layers_end, m->program.n);
     logits->data = own;
 }
 
-oz_status oz_head_kl_run(oz_kl_stat *out, oz_model *m, const float *const *residuals, int n, const oz_call *c, const int32_t *wanted, oz_err *err) {
+/* The first one's logits of a chunk lie in `first`, the others' in m's own buffer. */
+static void head_kl_chunk(oz_kl_stat *out, const float *const *residuals, int n, const chunk *k, void *first, const int32_t *wanted) {
+    oz_model *m = k->models[1];
+    void *const own = m->program.bufs[OZ_BUF_LOGITS].data;
+    const int64_t v = m->dims.vocab_size;
+    head_of(k->models[0], residuals[0], k, first);
+    for (int i = 1; i < n; i++) {
+        head_of(m, residuals[i], k, own);
+        m->ops->sink_kl(m->dev, out + (int64_t)(i - 1) * k->call->n_rows + k->r0, first, own, v, wanted + k->r0, k->n, v);
+    }
+}
+
+oz_status oz_head_kl_run(oz_kl_stat *out, oz_model *ref, oz_model *m, const float *const *residuals, int n, const oz_call *c, const int32_t *wanted, oz_err *err) {
     const oz_batch batch = {c->ids, c->n_tok, c->segs, c->n_segs, c->slots, c->rows, c->n_rows};
-    const int64_t step = m->program.head_rows;
+    const int64_t step = ref->program.head_rows < m->program.head_rows ? ref->program.head_rows : m->program.head_rows;
+    oz_model *const models[] = {ref, m};
     void *first;
-    OZ_NEED(!m->headless, err, OZ_E_ARG, "a sink needs the head");
+    OZ_NEED(!ref->headless && !m->headless, err, OZ_E_ARG, "a sink needs the head");
+    OZ_NEED(ref->dims.vocab_size == m->dims.vocab_size, err, OZ_E_ARG, "vocabularies differ: %lld and %lld", (long long)ref->dims.vocab_size, (long long)m->dims.vocab_size);
     OZ_TRY(m->ops->mem_new(&first, m->dev, (size_t)(step * m->dims.vocab_size) * sizeof(float), "logits", err));
     oz_status st = m->ops->begin(m->dev, &batch, err);
     for (int64_t r0 = 0; st == OZ_OK && r0 < c->n_rows; r0 += step)
-        head_kl_chunk(out, m, residuals, n, &(chunk){.call = c, .r0 = r0, .n = c->n_rows - r0 < step ? c->n_rows - r0 : step}, first, wanted);
+        head_kl_chunk(out, residuals, n, &(chunk){.models = models, .call = c, .r0 = r0, .n = c->n_rows - r0 < step ? c->n_rows - r0 : step}, first, wanted);
     if (st == OZ_OK) st = m->ops->end(m->dev, err);
     m->ops->mem_free(m->dev, first);
     return st;

@@ -3,12 +3,15 @@
 M=tests/golden/models
 for i in {1..8}; do echo 'HELLO WORLD, THIS IS A TEXT. 12 OF 345, (AND SO ON)!'; done >"$T/text" # its ids are below 96, as many as the small models know
 
-# REF OTHER: the figures of both ways, a line a module: "NAME KL MAX TOP1".
-alone() { $OUNCE kl "$1" "$2" --text "$T/text" --ctx 48 -q -t 2 --json --by-module | jq -r '.[0].modules[] | "\(.module) \(.mean_kl) \(.kl_max) \(.top1_agreement)"' | sort; }
+# REF OTHER: the figures of both ways, a line a module: "NAME KL MAX TOP1". LEAVE: --leave-one-out, or nothing.
+LEAVE=
+alone() { $OUNCE kl "$1" "$2" --text "$T/text" --ctx 48 -q -t 2 --json --by-module $LEAVE | jq -r '.[0].modules[] | "\(.module) \(.mean_kl) \(.kl_max) \(.top1_agreement)"' | sort; }
 hybrid() { # REF OTHER TYPE; a name with experts in it becomes a pattern
     $OUNCE kl "$1" "$2" --text "$T/text" --ctx 48 -q -t 1 --json --by-module | jq -r '.[0].modules[].module' | sort | while read -r name; do
         pattern="re:$(sed 's/\./\\./g; s/\*/\\d+/' <<<"$name")\$"
-        $OUNCE convert "$1" -o "$T/hybrid" --to ${3:-compressed-tensors} --take "$pattern=$2" --force -q >/dev/null 2>"$T/err" || { echo "not ok convert $name"; cat "$T/err"; }
+        local base=$1 other=$2
+        [ -z "$LEAVE" ] || base=$2 other=$1
+        $OUNCE convert "$base" -o "$T/hybrid" --to ${3:-compressed-tensors} --take "$pattern=$other" --force -q >/dev/null 2>"$T/err" || { echo "not ok convert $name"; cat "$T/err"; }
         $OUNCE kl "$1" "$T/hybrid" --text "$T/text" --ctx 48 -q -t 1 --json | jq -r --arg n "$name" '.[0] | "\($n) \(.mean_kl) \(.kl_max) \(.top1_agreement)"'
     done
 }
@@ -25,6 +28,12 @@ for c in 'llama W8A8' 'llama W4A16 --group-size 32' 'mixtral W4A16_ASYM --group-
     hybrid "$T/$1" "$T/q" >"$T/hybrids"
     same "$c: each module as a hybrid has it" "$(cat "$T/hybrids")" "$(cat "$T/alone")"
     ok "$c: they do harm" awk '$2 > 0 { n++ } END { exit n < 10 }' "$T/alone"
+    LEAVE=--leave-one-out
+    alone "$T/$1" "$T/q" >"$T/left"
+    hybrid "$T/$1" "$T/q" >"$T/hybrids"
+    same "$c: all but each module as a hybrid has it" "$(cat "$T/hybrids")" "$(cat "$T/left")"
+    ok "$c: which is not what each does alone" awk 'NR == FNR { kl[$1] = $2; next } { n += $2 != kl[$1] } END { exit n < 10 }' "$T/alone" "$T/left"
+    LEAVE=
 done
 $OUNCE convert "$T/llama" -o "$T/bf16" --to bf16 -q >/dev/null
 alone "$T/llama" "$T/bf16" >"$T/alone"
@@ -41,6 +50,22 @@ same 'what a module is' '{"layer":0,"role":"attn_o","scheme":"W4A16","matrices":
 same 'any number of threads' "$(jq -c . "$T/json")" "$(k "$T/llama" "$T/q" --json -t 3 | jq -c .)"
 same 'half of the positions' "$(jq -r '.[0] | "\(.positions - .windows * 24) \(.windows)"' "$T/json")" "$(k "$T/llama" "$T/q" --json --positions half | jq -r '.[0] | "\(.positions) \(.windows)"')"
 ok 'a table' grep -qE '^ +[0-9.]+ +[0-9.e-]+ +[0-9.]+ +2560  W4A16 +model.layers.0.self_attn.o_proj$' <(k "$T/llama" "$T/q")
+
+# The other way round.
+k "$T/llama" "$T/q" --leave-one-out --json >"$T/json"
+whole=$($OUNCE kl "$T/llama" "$T/q" --text "$T/text" --ctx 48 -q -t 1 --json | jq '.[0].mean_kl')
+same 'all but one: the model whole, and what it gains' "14 $whole true true" "$(jq -r '.[0] | .mean_kl as $w | "\(.modules | length) \($w) \(.modules | map(.gain) | . == (sort | reverse)) \(.modules | all(.gain == $w - .mean_kl))"' "$T/json")"
+same 'some gain' true "$(jq '.[0].modules[0].gain > 0' "$T/json")"
+same 'any number of threads, all but one' "$(jq -c . "$T/json")" "$(k "$T/llama" "$T/q" --leave-one-out --json -t 3 | jq -c .)"
+ok 'a table of them' grep -qE "^ *$(printf %.4g "$whole")  mean KL of the whole\$" <(k "$T/llama" "$T/q" --leave-one-out)
+$OUNCE quantize "$T/llama" -o "$T/q1" --scheme W8A16 --targets re:model.layers.0.self_attn.v_proj --force -q >/dev/null 2>"$T/err"
+same 'all but the only one: nothing is left' 0 "$(k "$T/llama" "$T/q1" --leave-one-out --json | jq '.[0].modules | if length == 1 then .[0].mean_kl else "?" end')"
+$OUNCE quantize "$T/llama" -o "$T/q2" --scheme W8A16 --targets Linear --targets re:lm_head --force -q >/dev/null 2>"$T/err"
+LEAVE=--leave-one-out
+alone "$T/llama" "$T/q2" >"$T/left"
+hybrid "$T/llama" "$T/q2" >"$T/hybrids"
+same 'a quantized head' "$(cat "$T/hybrids")" "$(cat "$T/left")"
+fails 'by itself' 2 '--leave-one-out: goes with --by-module' $OUNCE kl "$T/llama" "$T/q" --text "$T/text" --leave-one-out
 
 fails 'nothing that differs' 1 "error: $T/llama: every module is as in $T/llama" k "$T/llama" "$T/llama"
 fails 'two models' 2 '--by-module: takes one MODEL, found 2' k "$T/llama" "$T/q" "$T/q"
