@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Do the checkpoints that `ounce convert --to compressed-tensors` writes mean to compressed-tensors and transformers what they mean to us?
+"""Do the checkpoints that `ounce convert --to compressed-tensors` and `ounce quantize --method` write mean to compressed-tensors and transformers what they mean to us?
 
   convert.py OUNCE WORK [--only NAME,...]
 
-Sources: tiny llamas of every family and scheme (tests/gen/gen_quantized.py), GGUFs of the tests, what `ounce quantize` makes of a small model, and hybrids of those. Each is converted;
-every module's weight, dequantized by the library, must equal `ounce convert --to f32` to the bit. Where transformers 5.23 loads the result, it loads without a missing or unexpected tensor, and
-weight-only logits agree to a mean KL of 1e-3; with quantized inputs, the library scales them by amax/127.5 and we by amax/127, so each program's KL to its own logits with the inputs left alone
-stands for them. Where it cannot (asymmetric pack-quantized, experts of several schemes or of int8 in bytes, an order of columns, which 0.20 refuses), the library's decompressor is called module by module; columns are
-put in order here.
+Sources: tiny llamas of every family and scheme (tests/gen/gen_quantized.py), GGUFs of the tests, what `ounce quantize` makes of a small model, and hybrids of those. Each is converted,
+but for what --method makes of a small model and of one with experts, which is read as it was written. Every module's weight, dequantized by the library, must equal `ounce convert --to f32` to the bit.
+Where transformers 5.23 loads the result, it loads without a missing or unexpected tensor, and logits agree to a mean KL of 1e-3. The library scales int8 inputs by amax/127.5 and we by
+amax/127, which moves logits: it is made to scale as we do. Where it cannot load (asymmetric pack-quantized, experts of several schemes or of int8 in bytes, an order of columns, which 0.20 refuses), the library's
+decompressor is called module by module; columns are put in order here.
 """
-import argparse, json, os, re, subprocess, sys, warnings
+import argparse, json, os, re, shutil, subprocess, sys, warnings
 
 os.environ.update(HF_HUB_OFFLINE='1', TRANSFORMERS_VERBOSITY='error', TQDM_DISABLE='1', CUDA_VISIBLE_DEVICES='')
 warnings.filterwarnings('ignore')
@@ -19,6 +19,7 @@ import gen_quantized
 import torch
 from compressed_tensors.compressors import BaseCompressor, unpack_from_int32
 from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme
+from compressed_tensors.quantization.lifecycle import forward
 from compressed_tensors.utils import match_name
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -103,7 +104,44 @@ def logits(folder, ids):
     return load_file(path('logits.safetensors'))['logits']
 
 
-def through_transformers(name, folder, dense, inputs):
+library_scales = forward.compute_dynamic_scales_and_zp
+
+
+def our_scales(value, args, *more, **named):
+    """Of inputs in int8: amax / 127."""
+    scale, zero = library_scales(value, args, *more, **named)
+    return (scale * 127.5 / 127 if args.type == 'int' and args.num_bits == 8 and args.symmetric else scale), zero
+
+
+forward.compute_dynamic_scales_and_zp = our_scales
+
+
+def with_experts(dense):
+    """The experts of a layer as transformers holds them, besides."""
+    out, part = dict(dense), lambda layer, e, p: dense[f'{layer}.{e}.{p}_proj.weight']
+    for layer in sorted({k[:k.index('.experts.') + len('.experts')] for k in dense if '.experts.' in k}):
+        n = 1 + max(int(k[len(layer) + 1:].split('.')[0]) for k in dense if k.startswith(layer + '.'))
+        out[layer + '.gate_up_proj'] = torch.stack([torch.cat([part(layer, e, 'gate'), part(layer, e, 'up')]) for e in range(n)])
+        out[layer + '.down_proj'] = torch.stack([part(layer, e, 'down') for e in range(n)])
+    return out
+
+
+def experts_read_floats(folder):
+    """The same checkpoint, but that experts take their inputs as they are, which transformers 5.23 does whatever the scheme says of them."""
+    copy, c = path('floats-read'), config(folder)
+    groups = c['quantization_config']['config_groups']
+    if not any(g['input_activations'] for g in groups.values()): return folder
+    for n, g in list(groups.items()): groups[n + '_experts'] = dict(g, targets=[r're:.*\.experts\..*'] if g['targets'] == ['Linear'] else [t for t in g['targets'] if 'experts' in t], input_activations=None)
+    for n, g in list(groups.items()):
+        if not n.endswith('_experts'): g['targets'] = [t for t in g['targets'] if 'experts' not in t]
+        if not g['targets']: del groups[n]
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(folder, copy)
+    with open(os.path.join(copy, 'config.json'), 'w') as f: json.dump(c, f)
+    return copy
+
+
+def through_transformers(name, folder, dense):
     narrow = any('fp4' in g['format'] or 'mx' in g['format'] for g in config(folder)['quantization_config']['config_groups'].values())
     dtype = torch.bfloat16 if narrow else torch.float32  # it dequantizes those to bf16 alone
     # the pad token that transformers assumes is outside of tiny vocabularies
@@ -114,26 +152,27 @@ def through_transformers(name, folder, dense, inputs):
     model.eval()
     with torch.no_grad():
         model(ids[None])  # the first pass dequantizes
+        types = {k: w.dtype for k, w in model.state_dict().items()}  # experts that were packed are dequantized to bf16, whatever is asked for
         theirs = torch.nn.Module.float(model)(ids[None]).logits[0]
-    differ = [k for k, w in model.state_dict().items() if k in dense and not torch.equal(w.float(), dense[k].to(dtype).float())]
-    check(f'{name}: transformers', f'{len(differ)} of {len(dense)} weights differ', not differ, f'as {str(dtype)[6:]}')
-    ours = logits(folder, ids.tolist())
-    if not inputs: return check(f'{name}: logits', f'mean KL {kl(theirs, ours):.2e}', kl(theirs, ours) < 1e-3, '1e-3')
-    ounce('convert', folder, '-o', path('dense'), '--to', 'f32', '--force')
-    plain = logits(path('dense'), ids.tolist())
-    check(f'{name}: logits', f'mean KL {kl(theirs, ours):.1e}, to floats {kl(plain, ours):.1e} {kl(plain, theirs):.1e}', kl(theirs, ours) < kl(plain, ours) + kl(plain, theirs), 'what two errors apart add up to')
+    want = with_experts(dense)
+    differ = [k for k, w in want.items() if k in types and not torch.equal(model.state_dict()[k], w.to(types[k]).float())]
+    lost = [k for k in want if k not in types and '.experts.' not in k]
+    check(f'{name}: transformers', f'{len(differ)} of {len(want.keys() & types.keys())} weights differ', not differ and not lost, 'as ' + ', '.join(sorted({str(types[k])[6:] for k in want if k in types})))
+    ours = logits(folder if not any('.experts.' in k for k in want) else experts_read_floats(folder), ids.tolist())
+    check(f'{name}: logits', f'mean KL {kl(theirs, ours):.2e}', kl(theirs, ours) < 1e-3, '1e-3')
 
 
 # ---- one checkpoint ----
 
-def one(name, source, *more):
-    folder = path(name + '-ct')
-    ounce('convert', source, '-o', folder, '--to', 'compressed-tensors', '--force', *more)
+def one(name, source, more):
+    """more: options of the conversion; None: the source is read as it is."""
+    folder = source if more is None else path(name + '-ct')
+    if more is not None: ounce('convert', source, '-o', folder, '--to', 'compressed-tensors', '--force', *more)
     if subprocess.run([a.ounce, 'verify', folder], capture_output=True).returncode: check(f'{name}: verify', 'findings', False, '')
     q = config(folder)['quantization_config']
     groups = q['config_groups'].values()
     dense = floats(folder)
-    if not more:
+    if more == []:
         original = floats(source)
         differ = [k for k in original if not torch.equal(original[k], dense[k])]
         check(f'{name}: nothing lost', f'{len(differ)} of {len(dense)} tensors differ', not differ and original.keys() == dense.keys(), 'equal values')
@@ -146,7 +185,7 @@ def one(name, source, *more):
     experts = [scheme_of(q['config_groups'], k[:-len('.weight_scale')]) for k in tensors(folder) if '.experts.' in k and k.endswith('.weight_scale')]
     by_hand = ordered or any(g != experts[0] or g['format'] == 'int-quantized' for g in experts)  # transformers takes one scheme for all experts, and no bytes of int8
     by_hand = by_hand or any(g['format'] == 'pack-quantized' and not g['weights']['symmetric'] for g in groups)
-    if not by_hand and q['kv_cache_scheme'] is None: through_transformers(name, folder, dense, any(g['input_activations'] for g in groups))
+    if not by_hand and q['kv_cache_scheme'] is None: through_transformers(name, folder, dense)
 
 
 SMALL = dict(model_type='llama', hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, num_key_value_heads=2, torch_dtype='bfloat16', initializer_range=0.1,
@@ -194,6 +233,24 @@ def by_budget(name, size, shape, *more):
     return path(name)
 
 
+METHODS = ('gptq', 'awq', 'smoothquant', 'smoothquant+gptq', 'awq+gptq')
+
+
+def by_method(method, scheme, model):
+    """scheme None: chosen for each module."""
+    more = ['--scheme', scheme] if scheme else ['--target-bytes', 200000 if model is SMALL else 170000]
+    ounce('quantize', model if isinstance(model, str) else small(None, None, model), '-o', path('made'), *more, *(['--group-size', 32] if scheme and scheme.startswith('W4A') else []), '--method', method, '--force', *calibration())
+    return path('made')
+
+
+def made():
+    for m in METHODS:
+        for s in ('W4A16', 'W4A16_ASYM', 'W8A16', 'W8A8', 'W4A8', 'FP8_DYNAMIC', 'FP8', None): yield f'{m} {s or "target bytes"}', lambda m=m, s=s: by_method(m, s, SMALL)
+        for s in ('W4A16', 'W8A16', 'W8A8', 'FP8_DYNAMIC', None): yield f'{m} {s or "target bytes"} experts', lambda m=m, s=s: by_method(m, s, EXPERTS)
+    for n in ('qwen2', 'qwen3', 'phi3', 'gemma2', 'gemma3', 'mistral'): # with biases, norms of heads, fused projections, norms that hold what is more than 1
+        for m, s in (('smoothquant+gptq', 'W8A8'), ('awq+gptq', 'W8A16')): yield f'{m} {s} {n}', lambda m=m, s=s, n=n: by_method(m, s, f'tests/golden/models/{n}')
+
+
 def sources():
     for n in [*gen_quantized.NAMES, *gen_quantized.MORE]: yield n, lambda n=n: (gen_quantized.write(n, path(n)), path(n))[1], []
     for n in ('gemma3', 'phi3', 'mixtral'): yield n + '.gguf', lambda n=n: f'tests/golden/gguf/{n}.gguf', []
@@ -211,11 +268,12 @@ def sources():
     yield 'hybrid by layer', lambda: small('W8A16', 'W8A16'), take(r're:.*layers\.1\..*up_proj', 'W4A16') + take(r're:.*layers\.1\..*gate_proj', 'W4A16')
     yield 'experts', lambda: small('experts', 'W8A16', EXPERTS), []
     for e in ('experts_int8', 'experts_fp8', 'experts_w8a8'): yield e, lambda e=e: small(e, e, EXPERTS), []
+    for name, source in made(): yield name, source, None
     yield 'hybrid with experts', lambda: small('experts', 'W8A16', EXPERTS), take(r're:.*self_attn', 'W4A16', EXPERTS)
 
 
 os.makedirs(path(), exist_ok=True)
 for name, source, more in sources():
-    if not a.only or name in a.only.split(','): one(name, source(), *more)
+    if not a.only or name in a.only.split(','): one(name, source(), more)
 print(f'{sum(rows)} good, {len(rows) - sum(rows)} bad')
 sys.exit(0 if all(rows) else 1)
