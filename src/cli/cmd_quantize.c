@@ -12,6 +12,7 @@ static const char *method, *calibration, *target_bytes; /* method NULL: rtn */
 static int64_t group_size; /* 0: the scheme's own */
 static int64_t n_samples, max_seq_len; /* 0: not given */
 static double dampening, strength; /* 0: not given */
+static const char *kv_scheme; /* NULL: the cache is not quantized */
 static bool resume;
 static oz_opt_list targets, ignore;
 enum { DEFAULT_SAMPLES = 128, DEFAULT_SEQ_LEN = 512 };
@@ -22,8 +23,9 @@ static const oz_opt opts[] = {
     {"group-size", 0, OZ_OPT_INT, &group_size, 0, 1 << 24, NULL, "N",
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
     {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq|smoothquant|awq|smoothquant+gptq|awq+gptq", "M", "rtn, the default: round to nearest; the others: see above"},
-    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8, --target-bytes and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
+    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8, --kv-cache-scheme, --target-bytes and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
     {"target-bytes", 0, OZ_OPT_STR, &target_bytes, 0, 0, NULL, "SIZE", "of all tensors of the modules that are reached: each one's scheme is chosen, see above; 60M, 1.5GB, or bytes"},
+    {"kv-cache-scheme", 0, OZ_OPT_STR, &kv_scheme, 0, 0, NULL, "S", "keys and values are rounded to it when they are kept: fp8, with two calibrated scales a layer, or fp8_per_head, with two a head"},
     {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE; default 128"},
     {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence; default 512"},
     {"dampening-frac", 0, OZ_OPT_FLOAT, &dampening, 1e-6, 1, NULL, "X", "gptq: share of the mean diagonal that is added to a Hessian's diagonal; default 0.01"},
@@ -62,6 +64,8 @@ static const oz_opt_cmd *describe(void) {
                           "--scheme, where it is given, is the least. Modules that vLLM runs as one (q, k, v; gate, up; a layer's experts) share a choice. What the leanest scheme does to the model is measured for each "
                           "of them alone, as a KL divergence over 8 sequences of the calibration text; another scheme is expected to do that times the ratio of errors at the modules' outputs, on 16 sequences. "
                           "It goes with every method, and the result is an ordinary checkpoint with a group a scheme.\n\n"
+                          "--kv-cache-scheme writes k_scale and v_scale beside each attention: the largest magnitudes that the calibration text gives keys (rotated) and values behind the quantized projections / 448. What comes later in the "
+                          "layer is fitted to what the rounded cache gives.\n\n"
                           "--recipe takes llm-compressor's recipes: stages of modifiers, of which QuantizationModifier (round to nearest) and GPTQModifier are done, behind at most one of SmoothQuantModifier and AWQModifier (without mappings), each with targets, ignore and "
                           "scheme (a name in llm-compressor's meaning, where W8A16 has groups of 128), or config_groups with weights and input_activations: num_bits, type, symmetric, strategy, "
                           "group_size, block_structure, dynamic, and a format. As there, Linear reaches lm_head unless it is ignored, and of several targets the most specific one counts. Modifiers may be mixed; "
@@ -148,7 +152,7 @@ static oz_status text_run(json_t **errors, oz_quantize *q, const char *model, oz
 static oz_status idle_check(bool budget, oz_err *err) {
     const struct { const char *name; bool given; } of_text[] = {{"--calibration", calibration && !budget}, {"--num-calibration-samples", n_samples && !budget}, {"--max-seq-length", max_seq_len && !budget}, {"--resume", resume}};
     for (size_t i = 0; i < sizeof of_text / sizeof *of_text; i++)
-        OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither GPTQ nor static scales of inputs", of_text[i].name, recipe_path ? "--recipe" : budget ? "--method rtn with" : "--method rtn with --scheme",
+        OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither GPTQ nor static scales of inputs or of a cache", of_text[i].name, recipe_path ? "--recipe" : budget ? "--method rtn with" : "--method rtn with --scheme",
                 recipe_path ? recipe_path : budget ? "--target-bytes" : scheme_name);
     return OZ_OK;
 }
@@ -199,9 +203,16 @@ static oz_status target_check(size_t *target, oz_quantize_cfg *cfg, oz_err *err)
     return scheme_name ? oz_cli_scheme_find(&cfg->scheme, scheme_name, group_size, err) : OZ_OK;
 }
 
+static oz_status kv_check(oz_kv_scheme *out, oz_err *err) {
+    OZ_NEED(!kv_scheme || strcmp(kv_scheme, "int8") != 0, err, OZ_E_UNSUPPORTED, "--kv-cache-scheme: a cache of int8 is run by nothing that reads compressed-tensors (vLLM takes float8 alone, and so does this program): must be fp8 or fp8_per_head");
+    *out = (oz_kv_scheme){kv_scheme != NULL, kv_scheme && strcmp(kv_scheme, "fp8_per_head") == 0};
+    OZ_NEED(!kv_scheme || out->per_head || strcmp(kv_scheme, "fp8") == 0, err, OZ_E_USAGE, "--kv-cache-scheme: must be fp8 or fp8_per_head, found \"%s\"", kv_scheme);
+    return OZ_OK;
+}
+
 /* A recipe says all that these say. */
 static oz_status recipe_check(oz_err *err) {
-    const struct { const char *name; bool given; } said[] = {{"--scheme", scheme_name != NULL}, {"--group-size", group_size != 0}, {"--method", method != NULL}, {"--target-bytes", target_bytes != NULL}, {"--targets", targets.n > 0},
+    const struct { const char *name; bool given; } said[] = {{"--scheme", scheme_name != NULL}, {"--group-size", group_size != 0}, {"--method", method != NULL}, {"--target-bytes", target_bytes != NULL}, {"--kv-cache-scheme", kv_scheme != NULL}, {"--targets", targets.n > 0},
                                                              {"--ignore", ignore.n > 0}, {"--dampening-frac", dampening != 0}, {"--smoothing-strength", strength != 0}};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) OZ_NEED(!said[i].given, err, OZ_E_USAGE, "%s: --recipe says that; leave one of them out", said[i].name);
     return OZ_OK;
@@ -214,6 +225,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_quantize *q = NULL;
     oz_budget *budget = NULL;
     size_t target = 0;
+    OZ_TRY(kv_check(&cfg.kv, err));
     OZ_TRY(recipe_path ? recipe_check(err) : target_bytes ? target_check(&target, &cfg, err) : oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
     OZ_NEED(recipe_path || (method && strstr(method, "gptq")) || dampening == 0, err, OZ_E_USAGE, "--dampening-frac: --method %s has no Hessian to add it to", method ? method : "rtn");
     OZ_TRY(oz_cli_write_check(&cfg.shard_bytes, args[0], err));

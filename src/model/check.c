@@ -63,12 +63,29 @@ static const char *query_of(const oz_arch_list *list, int64_t layer) {
     return NULL;
 }
 
+static oz_status kv_module(char **out, const oz_arch_list *list, oz_mixer mixer, int64_t layer, oz_err *err) {
+    const char *module = query_of(list, layer);
+    OZ_NEED(mixer == OZ_MIXER_GQA && module, err, OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme: a quantized cache is not supported for layer %lld's kind of attention", (long long)layer);
+    *out = oz_strndup(module, (size_t)(strrchr(module, '.') - module));
+    return OZ_OK;
+}
+
+oz_status oz_kv_module(char **out, const json_t *config, const oz_arch_list *list, int64_t layer, oz_err *err) {
+    const oz_arch *arch;
+    oz_dims d;
+    OZ_TRY(oz_arch_read(&arch, &d, config, err));
+    return kv_module(out, list, arch->layer(&d, layer).mixer, layer, err);
+}
+
 oz_status oz_kv_bind(float *scales, bool *stored, const oz_ckpt *c, const oz_arch_list *list, const oz_kv_of *of, oz_err *err) {
-    const char *module = query_of(list, of->layer);
+    char *name = NULL;
     *stored = false;
-    OZ_NEED(of->mixer == OZ_MIXER_GQA && module, err, OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme: a quantized cache is not supported for layer %lld's kind of attention", (long long)of->layer);
-    char *name = oz_strndup(module, (size_t)(strrchr(module, '.') - module));
-    oz_status st = oz_scheme_bind_kv(scales, scales + of->n_heads_kv, stored, c, name, &of->scheme, of->n_heads_kv, err);
+    OZ_TRY(kv_module(&name, list, of->mixer, of->layer, err));
+    const bool pending = of->pending && of->pending(of->pending_arg, name);
+    for (int64_t i = 0; i < 2 * of->n_heads_kv && pending; i++) scales[i] = 1;
+    oz_status st = OZ_OK;
+    if (pending) *stored = true;
+    else st = oz_scheme_bind_kv(scales, scales + of->n_heads_kv, stored, c, name, &of->scheme, of->n_heads_kv, err);
     oz_free(name);
     return st;
 }
@@ -91,7 +108,7 @@ static oz_status kv_check(const oz_ckpt *c, const oz_arch_list *list, const oz_f
     oz_status st = OZ_OK;
     for (int64_t i = 0; i < d.n_layers && st == OZ_OK; i++) {
         bool stored;
-        st = oz_kv_bind(scales, &stored, c, list, &(oz_kv_of){s, arch->layer(&d, i).mixer, i, d.n_heads_kv}, err);
+        st = oz_kv_bind(scales, &stored, c, list, &(oz_kv_of){.scheme = s, .mixer = arch->layer(&d, i).mixer, .layer = i, .n_heads_kv = d.n_heads_kv}, err);
         if (st == OZ_OK && !stored && n_missing++ == 0) first = i;
         st = oz_found(f, st, err);
     }

@@ -137,7 +137,7 @@ oz_part_of oz_split_part(const oz_split *s, const oz_arch_tensor *t);
 
 /* ---- schemes of a checkpoint (check.c) ---- */
 /* Scales of a layer's quantized cache, of keys and then of values: [2, n_heads_kv]; all 1 where none are stored. */
-typedef struct oz_kv_of { oz_kv_scheme scheme; oz_mixer mixer; int64_t layer, n_heads_kv; } oz_kv_of;
+typedef struct oz_kv_of { oz_kv_scheme scheme; oz_mixer mixer; int64_t layer, n_heads_kv; bool (*pending)(void *arg, const char *module); void *pending_arg; /* as of oz_model_cfg */ } oz_kv_of;
 oz_status oz_kv_bind(float *scales, bool *stored, const oz_ckpt *c, const oz_arch_list *list, const oz_kv_of *of, oz_err *err);
 oz_status oz_kv_missing(const oz_ckpt *c, const oz_arch_list *list, int64_t n_missing, int64_t n, int64_t first, const oz_findings *f, oz_err *err); /* of n layers: all or none; first: of them */
 void oz_tied_head_check(const oz_ckpt *c, const oz_findings *f);

@@ -185,7 +185,7 @@ static oz_status kv_load(oz_model *m, const oz_ckpt *c, const oz_arch_list *list
     oz_status st = OZ_OK;
     for (int64_t i = m->layer_begin; i < m->layer_end && st == OZ_OK; i++) {
         bool stored;
-        st = oz_kv_bind(k, &stored, c, list, &(oz_kv_of){s, m->arch->layer(d, i).mixer, i, all}, err);
+        st = oz_kv_bind(k, &stored, c, list, &(oz_kv_of){s, m->arch->layer(d, i).mixer, i, all, m->pending, m->pending_arg}, err);
         if (!stored && n_missing++ == 0) first = i;
         for (int64_t j = 0; j < 2; j++) {
             float *scales = m->kv_scales + (2 * i + j) * n;

@@ -69,12 +69,12 @@ typedef struct oz_kv_size {
     int64_t n_latent, n_expanded; /* layers that have latents; that keep what is expanded of them, the first: "model.layers.0.self_attn.kv_b_proj (scheme W8A16)" */
     char expanded[256];
 } oz_kv_size;
-oz_status oz_kv_size_of(oz_kv_size *out, const oz_ckpt *c, const oz_findings *f, oz_err *err);
+oz_status oz_kv_size_of(oz_kv_size *out, const oz_ckpt *c, const oz_findings *f, oz_err *err); oz_status oz_kv_module(char **out /* oz_free */, const json_t *config, const oz_arch_list *list, int64_t layer, oz_err *err); /* whose cache a scheme quantizes: "model.layers.0.self_attn" */
 oz_status oz_scheme_runs(oz_dev *dev, const oz_module *m, const oz_scheme *scheme, oz_err *err); /* whether there is a kernel for it, with f32 activations where the scheme leaves them alone */
 
 typedef struct oz_model oz_model; /* ---- a loaded model ---- */
 /* What planning taps where it is asked to (flags): rows on their way through the forward pass, handed to oz_call.tap. */
-enum { OZ_TAP_LAYER = 1 /* the residual after a layer */, OZ_TAP_LINEAR = 2 /* the input that linear modules share */, OZ_TAP_ROUTE = 4 /* the experts that tokens go to */ };
+enum { OZ_TAP_LAYER = 1 /* the residual after a layer */, OZ_TAP_LINEAR = 2 /* the input that linear modules share */, OZ_TAP_ROUTE = 4 /* the experts that tokens go to */, OZ_TAP_KV = 8 /* keys, rotated, and values, not of latents: [2, n_heads_kv, head_dim] */ };
 /* Modules that are not as ckpt has them: out of another checkpoint (NULL: the same), and then under cfg.quantize, which is for them alone. */
 typedef struct oz_model_swap { const char *const *modules; size_t n_modules; const oz_ckpt *other; } oz_model_swap;
 typedef struct oz_model_cfg {
@@ -85,7 +85,7 @@ typedef struct oz_model_cfg {
     oz_comm *comm;   /* the ranks that share the model, each a slice; NULL: it is run whole */
     int64_t need_len; /* the longest sequence that is sure to come; 0: not known */
     const oz_scheme *quantize; const oz_model_swap *swap; /* at load, dense weights that it reaches; NULL: run as it is stored */
-    bool (*pending)(void *arg, const char *module); void *pending_arg; /* quantized modules that are not made yet, which zeros stand for whatever is stored; NULL: none */
+    bool (*pending)(void *arg, const char *module); void *pending_arg; /* quantized modules that are not made yet, which zeros stand for whatever is stored (1 for the scales of an attention module's cache); NULL: none */
 } oz_model_cfg;
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err); void oz_model_close(oz_model **m);
 oz_status oz_model_cfg_check(const oz_model_cfg *cfg, oz_dev *dev, const oz_ckpt *ckpt, oz_err *err); /* what opening refuses of cfg; dev NULL: but for what a device decides */
@@ -120,7 +120,7 @@ typedef enum oz_sink_kind { OZ_SINK_NONE, OZ_SINK_COPY, OZ_SINK_STAT, OZ_SINK_KL
 typedef struct oz_sink { oz_sink_kind kind; void *out; const int32_t *targets; /* [n_rows] or NULL */ } oz_sink;
 typedef struct oz_tap {
     unsigned kind; int layer;
-    const char *modules[OZ_MAX_PARTS_LINEAR]; int n_modules; /* LINEAR: those that read it */
+    const char *modules[OZ_MAX_PARTS_LINEAR]; int n_modules; /* LINEAR: those that read it; KV: one that made it */
     const float *rows; int64_t n_tok, width;                 /* host [n_tok, width] */
     const int32_t *experts; int model;                       /* ROUTE: instead of rows; of those in lockstep */
 } oz_tap;

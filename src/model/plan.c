@@ -133,6 +133,10 @@ static void emit_gqa(oz_model *m, int layer, const oz_layer_kind *kind) {
         s = emit(m, OZ_OP_ROPE, layer); /* q and k lie side by side: one step */
         s->dst = s->src = OZ_BUF_QKV, s->n_heads = d->n_heads + d->n_heads_kv, s->n = d->head_dim, s->rope = kind->rope;
     }
+    if (m->taps & OZ_TAP_KV) {
+        s = emit(m, OZ_OP_TAP, layer);
+        s->src = OZ_BUF_QKV, s->src_col = n_q, s->n = 2 * n_kv, s->part0 = oz_model_slot(m, layer, OZ_SLOT_Q).linear, s->n_parts = 1, s->tap = OZ_TAP_KV;
+    }
     for (int i = 0; m->kv_round && i < 2; i++) { /* keys, then values, a scale a head */
         s = emit(m, OZ_OP_ROUND, layer);
         s->dst = s->src = OZ_BUF_QKV, s->dst_col = s->src_col = n_q + i * n_kv, s->n = n_kv, s->round = &m->kv_round[2 * layer + i];

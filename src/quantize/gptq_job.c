@@ -19,7 +19,7 @@
 #include "quantize/internal.h"
 
 /* What some modules of a layer read: its Hessian where one of them is quantized by GPTQ, and what is kept of its values where scales are chosen by them. */
-typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ bool gptq, sampled; oz_sample sample; } input;
+typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ bool gptq, sampled; oz_sample sample; bool cache; /* not modules: what is kept of keys and values */ } input;
 
 typedef struct job {
     oz_quantize *q;
@@ -175,9 +175,11 @@ static void names_free(names *n) {
 /* The layer that an item waits for; -1: it is kept, or quantized for itself, and written before them all. */
 static int64_t layer_of(const oz_quantize_item *it) { return it->quantized || it->moved ? it->arch->layer : -1; }
 
+static const oz_cache *cache_of(const job *j, int64_t layer) { return layer >= 0 && layer < j->q->n_caches ? &j->q->caches[layer] : NULL; }
+
 /* Of what a layer has put into a checkpoint (-1: of what is kept). */
 static oz_status layer_digest(char out[65], const job *j, const oz_ckpt *c, int64_t layer, oz_err *err) {
-    const oz_tensor **tensors = oz_alloc_array(j->q->n_items * OZ_MAX_PARTS + 1, sizeof *tensors);
+    const oz_tensor **tensors = oz_alloc_array(j->q->n_items * OZ_MAX_PARTS + 2, sizeof *tensors);
     size_t n = 0;
     oz_status st = OZ_OK;
     for (size_t i = 0; st == OZ_OK && i < j->q->n_items; i++) {
@@ -188,6 +190,9 @@ static oz_status layer_digest(char out[65], const job *j, const oz_ckpt *c, int6
                 st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: %s is not there", oz_ckpt_path(c), of.items[k]);
         names_free(&of);
     }
+    const oz_cache *cache = cache_of(j, layer);
+    for (int k = 0; st == OZ_OK && cache && k < 2; k++)
+        if (!(tensors[n++] = oz_ckpt_find(c, cache->tensors[k]))) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: %s is not there", oz_ckpt_path(c), cache->tensors[k]);
     if (st == OZ_OK) st = oz_digest_tensors(out, c, tensors, n, j->pool, "checking");
     oz_free(tensors);
     return st;
@@ -262,6 +267,8 @@ static oz_status out_take_up(job *j, oz_err *err) {
         names_free(&of);
         OZ_TRY(st);
     }
+    for (int64_t i = 0; i < j->work.layers_done && cache_of(j, i); i++)
+        for (int k = 0; k < 2; k++) OZ_TRY(oz_writer_keep(j->writer, cache_of(j, i)->tensors[k], err));
     return OZ_OK;
 }
 
@@ -282,6 +289,7 @@ static oz_status recipe_write(const job *j, oz_err *err) {
     if (gptq)
         json_object_set_new(r, "parameters", json_pack("{s:f, s:i, s:s, s:s, s:i}", "dampening_frac", j->q->dampening, "block_size", OZ_GPTQ_BLOCK, "actorder", "static", "scales", "searched", "passes", OZ_GPTQ_PASSES));
     if (j->q->transform) json_object_set_new(r, "folding", json_pack("{s:s, s:o, s:i}", "by", j->q->transform->name, "strength", j->q->strength > 0 ? json_real(j->q->strength) : json_string("searched"), "folds", (int)j->q->n_folds));
+    if (j->q->kv.quantized) json_object_set_new(r, "kv_cache_scheme", json_string(j->q->kv.per_head ? "fp8_per_head" : "fp8"));
     if (j->q->recipe) json_object_set(r, "recipe", j->q->recipe);
     if (j->q->budget) json_object_set(r, "budget", j->q->budget);
     oz_status st = oz_quantize_recipe_write(r, j->work.out, err);
@@ -321,11 +329,17 @@ static void input_add(input *in, oz_pool *pool, const oz_tap *t) {
     if (in->sampled) oz_sample_add(&in->sample, t->rows, t->n_tok);
 }
 
+static bool is_of(const input *in, const oz_tap *t) {
+    if (in->cache || t->kind == OZ_TAP_KV) return in->cache && t->kind == OZ_TAP_KV;
+    for (int k = 0; k < t->n_modules; k++)
+        if (strcmp(in->items[0]->arch->module, t->modules[k]) == 0) return true;
+    return false;
+}
+
 static void on_tap(void *arg, const oz_tap *t) {
     job *j = arg;
     for (size_t i = 0; i < j->n_inputs; i++)
-        for (int k = 0; k < t->n_modules; k++)
-            if (strcmp(j->inputs[i].items[0]->arch->module, t->modules[k]) == 0) input_add(&j->inputs[i], j->pool, t);
+        if (is_of(&j->inputs[i], t)) input_add(&j->inputs[i], j->pool, t);
 }
 
 static size_t live_bytes(const pass *p, int cut, int64_t n_tok) { return cut ? oz_model_live_bytes(p->m, cut, n_tok) : (size_t)(n_tok * p->j->hidden_size) * sizeof(float); }
@@ -402,11 +416,12 @@ static oz_quantize_item *item_of(const job *j, int64_t layer, const char *module
 static bool is_pending(void *arg, const char *module) {
     const job *j = arg;
     const oz_quantize_item *it = item_of(j, j->layer, module);
-    return it && !it->made;
+    const oz_cache *cache = cache_of(j, j->layer);
+    return it ? !it->made : cache && !cache->made && strcmp(cache->module, module) == 0;
 }
 
-static oz_status model_open(oz_model **m, job *j, const oz_ckpt *c, oz_err *err) {
-    return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){.dtype = "auto", .max_tok = j->longest, .taps = OZ_TAP_LINEAR, .layer_begin = j->layer, .layer_end = j->layer + 1, .need_len = j->longest,
+static oz_status model_open(oz_model **m, job *j, const oz_ckpt *c, unsigned taps, oz_err *err) {
+    return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){.dtype = "auto", .max_tok = j->longest, .taps = taps, .layer_begin = j->layer, .layer_end = j->layer + 1, .need_len = j->longest,
                                                             .pending = is_pending, .pending_arg = j}, err);
 }
 
@@ -425,10 +440,18 @@ static oz_status input_new(job *j, const oz_tap *t, int64_t kept, bool hessians,
     return in.sampled ? oz_sample_init(&put->sample, t->width, kept, t->modules[0], err) : OZ_OK;
 }
 
+/* Keys and values: what reads them is the cache. */
+static oz_status cache_new(job *j, const oz_tap *t, oz_err *err) {
+    oz_grow((void **)&j->inputs, &j->cap_inputs, j->n_inputs + 1, sizeof *j->inputs);
+    input *put = &j->inputs[j->n_inputs++];
+    *put = (input){.sampled = true, .cache = true};
+    return oz_sample_init(&put->sample, t->width, 0, t->modules[0], err);
+}
+
 static oz_status inputs_new(job *j, const oz_model *m, const oz_cut *cut, int64_t kept, bool hessians, oz_err *err) {
     for (size_t i = cut->tap0; i < cut->tap0 + cut->n_taps; i++) {
         const oz_tap t = oz_model_tap_at(m, i);
-        OZ_TRY(input_new(j, &t, kept, hessians, err));
+        OZ_TRY(t.kind == OZ_TAP_KV ? cache_new(j, &t, err) : input_new(j, &t, kept, hessians, err));
     }
     return OZ_OK;
 }
@@ -527,7 +550,7 @@ static oz_status input_scale(oz_quantize_item *it, const job *j, const input *ow
     as.cols_by = NULL; /* what was seen came through the folds */
     readers[n++] = (oz_reader){&as, &own->sample};
     for (size_t i = 0; i < j->n_inputs && it->arch->expert >= 0; i++)
-        if (&j->inputs[i] != own && j->inputs[i].items[0]->arch->role == own->items[0]->arch->role) readers[n++] = (oz_reader){&as, &j->inputs[i].sample};
+        if (&j->inputs[i] != own && !j->inputs[i].cache && j->inputs[i].items[0]->arch->role == own->items[0]->arch->role) readers[n++] = (oz_reader){&as, &j->inputs[i].sample};
     oz_status st = oz_input_scale(&it->input_scale, &zero, readers, n, j->q->model_dtype, err);
     it->input_zero = (int8_t)zero;
     oz_free(readers);
@@ -550,6 +573,7 @@ static oz_status item_round(job *j, oz_quantize_item *it, const input *in, oz_er
 
 static oz_status input_quantize(job *j, input *in, oz_err *err) {
     oz_factor f = {0};
+    if (in->cache) return oz_cache_write(j->q, j->layer, &in->sample, j->writer, err);
     if (in->gptq) OZ_TRY(input_factor(&f, j, in, err));
     oz_status st = OZ_OK;
     for (int k = 0; st == OZ_OK && k < in->n_items; k++) {
@@ -608,7 +632,7 @@ static int64_t rows_kept(const oz_model *m) {
 /* The original layer, all of it: what its modules read, before scales move. */
 static oz_status survey(job *j, oz_err *err) {
     oz_model *m;
-    OZ_TRY(model_open(&m, j, j->q->ckpt, err));
+    OZ_TRY(model_open(&m, j, j->q->ckpt, OZ_TAP_LINEAR, err));
     const oz_cut all = {.tap0 = 0, .n_taps = oz_model_tap_count(m)};
     oz_status st = inputs_new(j, m, &all, rows_kept(m), false, err);
     if (st == OZ_OK) st = sequences_run(j, m, &(pass){.tap = true}, err);
@@ -662,7 +686,7 @@ static oz_status cut_run(job *j, oz_err *err) {
     oz_ckpt *c;
     oz_model *m = NULL;
     OZ_TRY(oz_ckpt_open(&c, j->work.out, err));
-    oz_status st = model_open(&m, j, c, err);
+    oz_status st = model_open(&m, j, c, OZ_TAP_LINEAR | (j->q->kv.quantized ? OZ_TAP_KV : 0), err);
     if (st == OZ_OK) st = sequences_go_on(j, m, err);
     oz_model_close(&m);
     oz_ckpt_close(&c);

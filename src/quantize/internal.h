@@ -2,7 +2,6 @@
 #ifndef OZ_QUANTIZE_INTERNAL_H
 #define OZ_QUANTIZE_INTERNAL_H
 #include "base/map.h"
-#include "base/map.h"
 #include "base/progress.h"
 #include "model/model.h"
 #include "quantize/quantize.h"
@@ -23,6 +22,7 @@ typedef struct oz_quantize_item {
     size_t bytes;
 } oz_quantize_item;
 
+typedef struct oz_cache { char *module, *tensors[2]; /* the attention's; the scales of its keys and values */ bool made; } oz_cache;
 typedef struct oz_transform oz_transform;
 typedef struct oz_quantize_fold { const oz_fold *of; bool powers; /* scales must be powers of two */ } oz_quantize_fold;
 
@@ -43,13 +43,15 @@ struct oz_quantize {
     double strength;               /* of it; 0: searched */
     oz_fold_list all_folds;        /* that the architecture allows, */
     oz_quantize_fold *folds; size_t n_folds; /* and those that are done */
+    oz_kv_scheme kv; int64_t n_heads_kv;     /* of the cache */
+    oz_cache *caches; int64_t n_caches;      /* of each layer, where it is quantized */
 };
 /* Fills in quantized, scheme and gptq of the items (select.c). */
 oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err);
 
 /* A modifier of a recipe (recipe.c). config: config_groups and ignore, as in a quantization_config. */
-typedef struct oz_modifier { char *path; bool gptq, moves /* scales, and rounds nothing */; double dampening, strength; const char *preset; json_t *targets, *config; } oz_modifier;
-struct oz_recipe { json_t *json; oz_modifier *items; size_t n, cap; double dampening; /* of those that are GPTQ */ const oz_transform *transform; double strength; };
+typedef struct oz_modifier { char *path; bool gptq, moves /* scales, and rounds nothing */; double dampening, strength; const char *preset; json_t *targets, *config; oz_kv_scheme kv; } oz_modifier;
+struct oz_recipe { json_t *json; oz_modifier *items; size_t n, cap; double dampening; /* of those that are GPTQ */ const oz_transform *transform; double strength; oz_kv_scheme kv; };
 
 /* ounce_recipe.json in dir: how a checkpoint was made. */
 oz_status oz_quantize_recipe_write(const json_t *recipe, const char *dir, oz_err *err);
@@ -76,6 +78,11 @@ typedef struct oz_sample { int64_t width, cap, n, seen, stride; float *rows /* [
 oz_status oz_sample_init(oz_sample *s, int64_t width, int64_t cap /* 0: no rows */, const char *what, oz_err *err);
 void oz_sample_deinit(oz_sample *s);
 void oz_sample_add(oz_sample *s, const float *rows, int64_t n);
+
+/* ---- a quantized cache (cache.c) ---- */
+oz_status oz_cache_plan(oz_quantize *q, oz_err *err); /* nothing where it is not quantized */
+void oz_cache_free(oz_quantize *q);
+oz_status oz_cache_write(oz_quantize *q, int64_t layer, const oz_sample *seen /* of keys and values (OZ_TAP_KV) */, oz_writer *w, oz_err *err);
 
 /* ---- the choice of scales (smooth.c) ---- */
 /* A way to choose: a row of a table (method.c). */

@@ -37,8 +37,11 @@ static oz_status only_false(oz_modifier *m, const json_t *v, const char *key, oz
     return OZ_OK;
 }
 
-static oz_status no_cache(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
-    OZ_FAIL(err, OZ_E_UNSUPPORTED, "%s.%s: quantizing the cache needs scales of keys and values from calibration, which is not done here; must be null, found %s", m->path, key, oz_json_show(v));
+static oz_status cache(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    char *path = oz_asprintf("%s.%s", m->path, key);
+    oz_status st = oz_kv_scheme_parse(&m->kv, v, path, err);
+    oz_free(path);
+    return st;
 }
 
 static bool is_minmax(const char *observer) {
@@ -165,7 +168,7 @@ enum { RTN = 1, GPTQ = 2, SMOOTH = 4, AWQ = 8, ROUNDS = RTN | GPTQ, MOVES = SMOO
 static const struct { const char *name; int kind; const char *step; /* of --method */ } MODIFIERS[] = {
     {"QuantizationModifier", RTN, "rtn"}, {"GPTQModifier", GPTQ, "gptq"}, {"SmoothQuantModifier", SMOOTH, "smoothquant"}, {"AWQModifier", AWQ, "awq"}};
 static const struct { const char *key; check_fn *check; int of; } KEYS[] = {
-    {"targets", targets, ROUNDS}, {"ignore", ignore, ROUNDS}, {"scheme", scheme, ROUNDS}, {"config_groups", config_groups, ROUNDS}, {"kv_cache_scheme", no_cache, ROUNDS},
+    {"targets", targets, ROUNDS}, {"ignore", ignore, ROUNDS}, {"scheme", scheme, ROUNDS}, {"config_groups", config_groups, ROUNDS}, {"kv_cache_scheme", cache, ROUNDS},
     {"weight_observer", observer, ROUNDS}, {"input_observer", observer, ROUNDS}, {"output_observer", observer, ROUNDS}, {"observer", observers, ROUNDS}, {"bypass_divisibility_checks", only_false, ROUNDS},
     {"index", any, ALL}, {"group", any, ALL}, {"start", any, ALL}, {"end", any, ALL}, {"update", any, ALL},
     {"block_size", positive, GPTQ}, {"dampening_frac", dampening, GPTQ}, {"actorder", actorder, GPTQ}, {"offload_hessians", any, GPTQ}, {"sequential_update", only_true, GPTQ},
@@ -257,6 +260,8 @@ static oz_status stages_read(oz_recipe *r, const char *file, oz_err *err) {
             OZ_NEED(!r->items[i].gptq || !r->items[k].gptq || r->items[i].dampening == r->items[k].dampening, err, OZ_E_UNSUPPORTED, "%s.dampening_frac: must be that of %s, %g, found %g",
                     r->items[i].path, r->items[k].path, r->items[k].dampening, r->items[i].dampening);
         r->dampening = r->items[i].gptq ? r->items[i].dampening : r->dampening;
+        OZ_NEED(!r->items[i].kv.quantized || !r->kv.quantized || r->items[i].kv.per_head == r->kv.per_head, err, OZ_E_UNSUPPORTED, "%s.kv_cache_scheme: must be that of the modifier before", r->items[i].path);
+        if (r->items[i].kv.quantized) r->kv = r->items[i].kv;
     }
     return OZ_OK;
 }

@@ -136,7 +136,7 @@ static json_t *new_config(const oz_quantize *q) {
         others[n_others++] = oz_strndup(t->name, strlen(t->name) - strlen(".weight"));
         modules[n] = (oz_module){others[n_others - 1], "Linear", t->dims[0], t->dims[1], false}, schemes[n++] = OZ_SCHEME_DENSE;
     }
-    json_object_set_new(config, "quantization_config", oz_scheme_config(modules, schemes, n, NULL));
+    json_object_set_new(config, "quantization_config", oz_scheme_config(modules, schemes, n, &q->kv));
     oz_scheme_vllm(modules, schemes, n, &(oz_findings){on_finding, NULL});
     while (n_others > 0) oz_free(others[--n_others]);
     oz_free(others);
@@ -164,6 +164,7 @@ static oz_status plan(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
         if (is_matrix(it->arch) && !it->absent) q->modules[q->n_modules++] = i;
     }
     OZ_TRY(add_unknown(q, err));
+    OZ_TRY(oz_cache_plan(q, err));
     q->config = new_config(q);
     return oz_layout_fix(q->layout, err);
 }
@@ -173,6 +174,7 @@ oz_status oz_quantize_new(oz_quantize **out, const oz_ckpt *ckpt, const oz_quant
     q->ckpt = ckpt;
     q->dampening = cfg->recipe ? cfg->recipe->dampening : cfg->dampening;
     q->recipe = cfg->recipe ? json_incref(cfg->recipe->json) : NULL;
+    q->kv = cfg->recipe ? cfg->recipe->kv : cfg->kv;
     q->budget = cfg->budget ? json_incref(cfg->budget->report) : NULL;
     q->layout = oz_layout_new(cfg->shard_bytes);
     q->method = oz_strdup(cfg->method ? cfg->method : "rtn"), q->strength = cfg->strength;
@@ -186,6 +188,7 @@ void oz_quantize_free(oz_quantize **pq) {
     oz_quantize *q = *pq;
     if (!q) return;
     oz_quantize_fold_free(q);
+    oz_cache_free(q);
     oz_arch_list_deinit(&q->list);
     oz_layout_free(&q->layout);
     json_decref(q->config);

@@ -155,6 +155,7 @@ oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err 
 
 const char *oz_quantize_wants_text(const oz_quantize *q) {
     if (q->transform) return q->transform->title;
+    if (q->kv.quantized) return "a quantized cache";
     for (size_t i = 0; i < q->list.n; i++) {
         if (q->items[i].quantized && q->items[i].gptq) return "GPTQ";
         if (q->items[i].quantized && q->items[i].scheme.static_input) return "a static scale of inputs";

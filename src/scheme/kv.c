@@ -24,6 +24,8 @@ size_t oz_scheme_kv_owner(const char *tensor) {
 
 bool oz_scheme_is_kv(const char *tensor) { return oz_scheme_kv_owner(tensor) > 0; }
 
+const char *oz_scheme_kv_suffix(int which) { return NAMES[0][which]; }
+
 /* The first from a name on; *i: behind it. */
 static const oz_tensor *find(int *i, const oz_ckpt *c, const char *name, int which) {
     const oz_tensor *t = NULL;

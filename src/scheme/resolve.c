@@ -21,19 +21,22 @@ static oz_status locate(oz_config *c, const json_t *model, oz_err *err) {
     return OZ_OK;
 }
 
-static oz_status kv_parse(oz_kv_scheme *out, const oz_config *c, oz_err *err) {
+oz_status oz_kv_scheme_parse(oz_kv_scheme *out, const json_t *v, const char *path, oz_err *err) {
     oz_args kv;
-    const json_t *v = json_object_get(c->json, "kv_cache_scheme");
-    char *path = oz_asprintf("%s.kv_cache_scheme", c->path);
     *out = (oz_kv_scheme){0};
-    oz_status st = oz_args_parse(&kv, v, path, false, err);
-    if (st == OZ_OK && kv.present && kv.dynamic)
-        st = oz_err_set(err, OZ_E_UNSUPPORTED, __FILE__, __LINE__, "%s.dynamic: must be false, found %s", path, oz_json_show(json_object_get(v, "dynamic")));
-    if (st == OZ_OK && kv.present && (!kv.is_float || kv.bits != 8 || !kv.symmetric))
-        st = oz_err_set(err, OZ_E_UNSUPPORTED, __FILE__, __LINE__, "%s: only a symmetric float8 cache is supported, found %s%s%d", path, kv.symmetric ? "" : "asymmetric ", kv.is_float ? "float" : "int", kv.bits);
-    if (st == OZ_OK && kv.present && kv.strategy != OZ_STRATEGY_TENSOR && kv.strategy != OZ_STRATEGY_ATTN_HEAD)
-        st = oz_err_set(err, OZ_E_UNSUPPORTED, __FILE__, __LINE__, "%s.strategy: must be tensor or attn_head, found %s", path, oz_strategy_name(kv.strategy));
-    if (st == OZ_OK || st == OZ_E_UNSUPPORTED) *out = (oz_kv_scheme){kv.present, kv.strategy == OZ_STRATEGY_ATTN_HEAD};
+    OZ_TRY(oz_args_parse(&kv, v, path, false, err));
+    *out = (oz_kv_scheme){kv.present, kv.strategy == OZ_STRATEGY_ATTN_HEAD};
+    OZ_NEED(!kv.present || !kv.dynamic, err, OZ_E_UNSUPPORTED, "%s.dynamic: must be false, found %s", path, oz_json_show(json_object_get(v, "dynamic")));
+    OZ_NEED(!kv.present || (kv.is_float && kv.bits == 8 && kv.symmetric), err, OZ_E_UNSUPPORTED, "%s: only a symmetric float8 cache is supported, found %s%s%d", path, kv.symmetric ? "" : "asymmetric ",
+            kv.is_float ? "float" : "int", kv.bits);
+    OZ_NEED(!kv.present || kv.strategy == OZ_STRATEGY_TENSOR || kv.strategy == OZ_STRATEGY_ATTN_HEAD, err, OZ_E_UNSUPPORTED, "%s.strategy: must be tensor or attn_head, found %s", path,
+            oz_strategy_name(kv.strategy));
+    return OZ_OK;
+}
+
+static oz_status kv_parse(oz_kv_scheme *out, const oz_config *c, oz_err *err) {
+    char *path = oz_asprintf("%s.kv_cache_scheme", c->path);
+    oz_status st = oz_kv_scheme_parse(out, json_object_get(c->json, "kv_cache_scheme"), path, err);
     oz_free(path);
     return st;
 }

@@ -72,10 +72,12 @@ bool oz_scheme_is_preset(const char *name); /* a name that the library gives gro
 /* kv_cache_scheme: keys (after their rotation) and values are rounded to float8 with stored scales, one, or one a head. */
 typedef struct oz_kv_scheme { bool quantized, per_head; } oz_kv_scheme;
 oz_status oz_scheme_kv(oz_kv_scheme *out, const json_t *config, oz_err *err); /* OZ_E_UNSUPPORTED: quantized in a way that is not run */
+oz_status oz_kv_scheme_parse(oz_kv_scheme *out, const json_t *v, const char *path, oz_err *err); /* the object alone, or null */
 /* k and v [n_heads_kv], of the attention module `name` ("model.layers.0.self_attn"). Both missing: 1, and false in *stored. */
 oz_status oz_scheme_bind_kv(float *k, float *v, bool *stored, const oz_ckpt *c, const char *name, const oz_kv_scheme *s, int64_t n_heads_kv, oz_err *err);
 size_t oz_scheme_kv_owner(const char *tensor); /* of a name that scales of the cache have: bytes of the attention module's; 0: it is none */
 bool oz_scheme_is_kv(const char *tensor);
+const char *oz_scheme_kv_suffix(int which); /* behind the attention module's name, as it is written: 0: keys, 1: values */
 
 /* quantization_config for writing: modules[n] (all that are linear, and embeddings) under schemes[n], of compressed-tensors. Read back it gives the same schemes. Dense linear
  * ones are named in `ignore`. kv NULL: the cache is not quantized. New reference. */
