@@ -438,9 +438,106 @@ static void attention_case(dck *k, int i) {
     for (int j = 0; j < CK_COUNT(hosts); j++) oz_free(hosts[j]);
 }
 
+/* Segments of many tokens, which may have a kernel of their own, between short ones. Spread: of the scores. */
+typedef struct prefill { int64_t n_h, n_kvh, hd, vd, window; float softcap, spread; bool in_keys; int n; struct { int64_t pos0, n_tok; } at[4]; } prefill;
+static const prefill prefills[] = {
+    {4, 1, 64, 64, 0, 0, 1, false, 1, {{0, 333}}},
+    {8, 8, 64, 64, 0, 0, 1, false, 2, {{0, 70}, {37, 100}}},
+    {9, 3, 64, 64, 40, 0, 1, false, 3, {{0, 66}, {100, 90}, {5, 64}}},
+    {6, 2, 128, 128, 0, 3, 1, false, 4, {{5, 3}, {0, 130}, {250, 66}, {1, 64}}},
+    {8, 2, 128, 128, 100, 0, 1, false, 4, {{300, 75}, {0, 1}, {64, 65}, {700, 1}}},
+    {8, 1, 128, 128, 0, 0, 20, false, 1, {{0, 310}}},
+    {32, 8, 128, 128, 64, 2, 1, false, 1, {{31, 97}}},
+    {1, 1, 128, 128, 0, 0, 1, false, 1, {{0, 400}}},
+    {3, 1, 96, 96, 0, 0, 1, false, 2, {{17, 129}, {0, 80}}},
+    {4, 4, 80, 80, 1, 0, 1, false, 1, {{0, 80}}},
+    {8, 2, 256, 256, 33, 2, 1, false, 2, {{31, 95}, {0, 66}}},
+    {2, 2, 256, 256, 0, 0, 1, false, 1, {{0, 200}}},
+    {4, 4, 192, 128, 0, 0, 1, false, 1, {{100, 130}}},
+    {2, 1, 200, 100, 0, 0, 1, false, 1, {{0, 70}}},
+    {5, 1, 128, 50, 0, 0, 1, true, 1, {{0, 70}}},
+    {7, 1, 8, 8, 64, 0, 1, false, 1, {{70, 70}}},
+    {4, 2, 66, 66, 0, 0, 1, false, 1, {{0, 90}}},
+    {2, 1, 320, 320, 0, 0, 1, false, 1, {{0, 70}}}};
+
+/* NaN where no query may look; the last token of a segment is NaN too, which is seen by itself alone. What lies before a window is NaN up to a multiple of 64 keys: such a piece may be multiplied by zero. */
+static void prefill_fill(ck *c, const prefill *r, const oz_seg *g, const oz_kv *kv) {
+    for (int64_t pos = r->window && g->pos0 >= r->window ? (g->pos0 - r->window + 1) / 64 * 64 : 0; pos < g->pos0 + g->n_tok - (g->n_tok > 1); pos++)
+        for (int64_t h = 0; h < r->n_kvh; h++) {
+            const int64_t row = (g->blocks[pos / OZ_KV_BLOCK] * r->n_kvh + h) * OZ_KV_BLOCK + pos % OZ_KV_BLOCK;
+            ck_fill(c, kv->k + row * r->hd, r->hd, CK_NORMAL);
+            if (kv->v) ck_fill(c, kv->v + row * r->vd, r->vd, CK_NORMAL);
+        }
+}
+
+/* The long segment s from `skip` tokens on, alone: what its tokens get has the same bits, wherever in a tile they are. */
+static void prefill_moved(dck *k, oz_attn_args a, const oz_seg *s, int64_t skip, const dbuf *out, const float *all) {
+    const oz_seg moved = {0, s->n_tok - skip, s->pos0 + skip, s->blocks};
+    const oz_batch b = {.n_tok = moved.n_tok, .segs = &moved, .n_segs = 1};
+    if (k->ops->begin(k->dev, &b, NULL) != OZ_OK) ck_fail(k->c, "begin failed");
+    a.q += (s->tok0 + skip) * a.ld_q;
+    k->ops->attention(k->dev, &a);
+    float *part = dbuf_take(k, out, "attention");
+    const int64_t n = moved.n_tok > 1 ? moved.n_tok - 1 : 0; /* not the NaN, whose bits are not defined */
+    ck_same(k->c, part, all + (s->tok0 + skip) * a.ld_out, (size_t)(n * a.ld_out) * 4, "a prefill from another token on");
+    free(part);
+    ended(k);
+}
+
+static void prefill_case(dck *k, const prefill *r) {
+    ck *c = k->c;
+    c->n_cases++;
+    oz_seg segs[4];
+    int32_t blocks[256];
+    int64_t n = 0, n_blocks = 1, longest = 0; /* block 0 is nobody's */
+    for (int s = 0; s < r->n; s++) {
+        segs[s] = (oz_seg){n, r->at[s].n_tok, r->at[s].pos0, blocks + n_blocks};
+        n += segs[s].n_tok, n_blocks += (segs[s].pos0 + segs[s].n_tok + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
+        if (segs[s].n_tok > segs[longest].n_tok) longest = s;
+    }
+    for (int64_t i = 0; i < n_blocks; i++) blocks[i] = (int32_t)i;
+    for (int64_t i = n_blocks - 1; i > 0; i--) {
+        const int64_t j = ck_int(c, 1, i);
+        const int32_t t = blocks[i];
+        blocks[i] = blocks[j], blocks[j] = t;
+    }
+    const int64_t width = r->n_h * r->hd, out_width = r->n_h * r->vd, rows = n_blocks * r->n_kvh * OZ_KV_BLOCK;
+    const size_t k_bytes = (size_t)(rows * r->hd) * 4, v_bytes = (size_t)(rows * r->vd) * 4;
+    float *kh = oz_alloc(k_bytes), *vh = oz_alloc(v_bytes), *q = floats(c, n * width, CK_NORMAL), *want = oz_alloc_array((size_t)(n * out_width), 4);
+    memset(kh, 0xff, k_bytes), memset(vh, 0xff, v_bytes);
+    for (int64_t i = 0; i < n * width; i++) q[i] *= r->spread;
+    const oz_kv host = {kh, r->in_keys ? NULL : vh, r->n_kvh, r->hd, r->vd, NULL, NULL};
+    for (int s = 0; s < r->n; s++) prefill_fill(c, r, &segs[s], &host);
+    dbuf kd = dbuf_new(k, k_bytes, kh), vd = dbuf_new(k, v_bytes, vh), qd = dbuf_new(k, (size_t)(n * width) * 4, q), out = dbuf_new(k, (size_t)(n * out_width) * 4, NULL);
+    const oz_kv dev = {kd.p, r->in_keys ? NULL : vd.p, r->n_kvh, r->hd, r->vd, NULL, NULL};
+    const oz_batch b = {.n_tok = n, .segs = segs, .n_segs = r->n};
+    if (k->ops->begin(k->dev, &b, NULL) != OZ_OK) ck_fail(c, "begin failed");
+    k->ref_ops->begin(k->ref, &b, NULL);
+    oz_attn_args a = {q, width, want, out_width, &host, r->n_h, 1 / sqrtf((float)r->hd), r->window, r->softcap};
+    k->ref_ops->attention(k->ref, &a);
+    a.q = qd.p, a.out = out.p, a.kv = &dev;
+    k->ops->attention(k->dev, &a);
+    float *all = dbuf_take(k, &out, "attention");
+    ended(k);
+    for (int64_t i = 0; i < n * out_width; i++) {
+        if (isnan(want[i]) && isnan(all[i])) continue;
+        ck_bound(c, fabs((double)all[i] - want[i]), 64 * 0x1p-24 * fabs(want[i]) + (r->spread > 1 ? 2e-4 : 2e-5), "prefill of heads %lld/%lld of %lld, row %lld [%lld]: expected %.9g, found %.9g", (long long)r->n_h,
+                 (long long)r->n_kvh, (long long)r->hd, (long long)(i / out_width), (long long)(i % out_width), want[i], all[i]);
+    }
+    prefill_moved(k, a, &segs[longest], 3, &out, all);
+    if (k->deterministic) prefill_moved(k, a, &segs[longest], segs[longest].n_tok - 2, &out, all); /* decoded, too */
+    free(all);
+    dbuf *bufs[] = {&kd, &vd, &qd, &out};
+    for (int j = 0; j < CK_COUNT(bufs); j++) dbuf_free(k, bufs[j]);
+    void *hosts[] = {kh, vh, q, want};
+    for (int j = 0; j < CK_COUNT(hosts); j++) oz_free(hosts[j]);
+}
+
 static void attention_run(dck *k) {
     for (int i = 0; i < 40; i++)
         if (!ck_skip(k->c)) attention_case(k, i);
+    for (int i = 0; i < CK_COUNT(prefills); i++)
+        if (!ck_skip(k->c)) prefill_case(k, &prefills[i]);
 }
 
 /* Keys and values expanded from latents: where they go, and attention whose values have a width of their own. */

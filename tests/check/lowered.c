@@ -7,7 +7,7 @@
 #include "model/model.h"
 #include "quantize/quantize.h"
 
-enum { N_SEQ = 5, PROMPT = 13, PROMPTS = 5, CALLS = PROMPTS + 5, BLOCKS_SEQ = 5, VOCAB = 320 };
+enum { N_SEQ = 5, PROMPT = 13, PROMPTS = 5, CALLS = PROMPTS + 5, BLOCKS_SEQ = 5, VOCAB = 320, LONG = 100 /* tokens of one prompt in a call that is no graph's */ };
 
 static const char config_of[] =
     "{\"model_type\": \"%s\", \"architectures\": [\"%s\"], \"vocab_size\": 320, \"hidden_size\": 256, \"intermediate_size\": 512, \"num_hidden_layers\": 3, \"num_attention_heads\": 6,"
@@ -111,6 +111,20 @@ static void generate(low *l, oz_model *m, float *out, int first, int n) {
     l->before = state;
 }
 
+/* Logits of two rows of one prompt of LONG tokens: [2, VOCAB]. */
+static void prefill(low *l, oz_model *m, float *out) {
+    oz_err err = {0};
+    oz_state *state = NULL;
+    int32_t ids[LONG], rows[2] = {LONG / 2, LONG - 1}, blocks[(LONG + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK];
+    for (int i = 0; i < LONG; i++) ids[i] = (i * 29 + 5) % VOCAB;
+    for (int i = 0; i < CK_COUNT(blocks); i++) blocks[i] = CK_COUNT(blocks) - 1 - i;
+    oz_status st = oz_state_new(&state, m, CK_COUNT(blocks), 1, &err);
+    const oz_call call = {.ids = ids, .n_tok = LONG, .segs = &(oz_seg){0, LONG, 0, blocks}, .n_segs = 1, .rows = rows, .n_rows = 2};
+    if (st == OZ_OK) st = oz_model_run(m, state, &call, &(oz_sink){OZ_SINK_COPY, out, NULL}, &err);
+    need(l, st, &err);
+    oz_state_free(&state);
+}
+
 static double distance(const float *a, const float *b, size_t n) {
     double d = 0, m = 0;
     for (size_t i = 0; i < n; i++) d += (a[i] - (double)b[i]) * (a[i] - (double)b[i]), m += (double)b[i] * b[i];
@@ -136,6 +150,10 @@ static void models_compare(low *l, const char *what, double bound, bool determin
         if (deterministic) ck_same(l->c, here, there, (N_SEQ - 1) * row, "sequences in other places");
         ck_bound(l->c, moved, bound, "%s: call %d: sequences in other places differ by %.2e of the logits", what, i, moved);
     }
+    prefill(l, l->plain, plain);
+    prefill(l, l->lowered, lowered);
+    const double of_long = distance(lowered, plain, 2 * VOCAB);
+    ck_bound(l->c, of_long, bound, "%s: prompt of %d tokens: lowered and plain differ by %.2e of the logits", what, LONG, of_long);
     oz_free(plain), oz_free(lowered), oz_free(alone), oz_free(again);
 }
 

@@ -5,7 +5,7 @@
  * A chunk's result is (max, sum, weighted v), and chunks are merged one after the other in the order of keys. With few queries each chunk
  * has a block of its own, partial results go to workspace and the last block to arrive merges them, in the same order and with the same
  * arithmetic: how the work was split never shows. Decode of short contexts is bound by latency (one chunk: one pass), of long ones by memory.
- * Rejected for now: tiles of queries for prefill (a key is read once a query through L2; prefill is not this kernel's case yet). */
+ * Here a key is read once a query, through L2: segments of many tokens go to attention_tile.cu. */
 #include "kernel/cuda/device.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, CHUNK = 64, HEADS = 4, KEYS = 8, MAX_COLS = 4 /* of v a thread: vd up to 512 */ };
@@ -206,8 +206,8 @@ static __global__ void __launch_bounds__(THREADS) attention(attn a) {
     }
 }
 
-/* Chunks get blocks of their own while their partial results fit into the workspace. */
-void oz_cuda_attention_run(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, int64_t tok0, int64_t n_tok, int64_t max_len) {
+/* A kernel for each row of the call. Chunks get blocks of their own while their partial results fit into the workspace. */
+static void by_query(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, int64_t tok0, int64_t n_tok, int64_t max_len) {
     const int64_t hd = a->kv->head_dim, vd = a->kv->v_dim, group = a->n_heads / a->kv->n_heads_kv, sets = (group + HEADS - 1) / HEADS, n_chunks = (max_len + CHUNK - 1) / CHUNK;
     const int64_t n_y = a->kv->n_heads_kv * sets;
     if (vd > MAX_COLS * THREADS) {
@@ -219,6 +219,34 @@ void oz_cuda_attention_run(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, i
     const bool fits = (double)n_tok * (double)(a->n_heads * n_chunks * (2 + vd)) * sizeof(float) <= (double)(64 << 20) && n_tok * n_y <= OZ_TICKETS && n_chunks <= 65535;
     if (!fits) k.n_chunks = 0;
     oz_launch(d, vd <= THREADS ? attention<1> : attention<MAX_COLS>, dim3((unsigned)n_tok, (unsigned)n_y, (unsigned)(fits ? n_chunks : 1)), dim3(THREADS), (size_t)(HEADS * hd) * sizeof(float), k);
+}
+
+/* Rows [at, at + n) of those that q and out begin with, which are the batch's from tok0 on. */
+static void rows_by_query(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, int64_t tok0, int64_t at, int64_t n, int64_t max_len) {
+    oz_attn_args part = *a;
+    part.q += at * a->ld_q;
+    out.data = (uint8_t *)out.data + at * out.ld * form_size(out.form);
+    by_query(d, &part, out, tok0 + at, n, max_len);
+}
+
+/* Segments of more than OZ_GRAPH_TOK tokens go in tiles; what lies between them, as all that a graph holds, by query. */
+void oz_cuda_attention_run(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, int64_t tok0, int64_t n_tok, int64_t max_len) {
+    const bool tiles = n_tok > OZ_GRAPH_TOK && !d->deterministic && oz_cuda_attention_tiles_fit(a);
+    const oz_batch *b = d->batch.host;
+    oz_attn_seg segs[OZ_ATTN_SEGS];
+    int n = 0;
+    int64_t done = 0;
+    for (int64_t s = 0; tiles && s < b->n_segs; s++) {
+        const oz_seg *g = &b->segs[s];
+        const int64_t from = g->tok0 > tok0 ? g->tok0 : tok0, end = g->tok0 + g->n_tok < tok0 + n_tok ? g->tok0 + g->n_tok : tok0 + n_tok;
+        if (end - from <= OZ_GRAPH_TOK) continue;
+        if (from - tok0 > done) rows_by_query(d, a, out, tok0, done, from - tok0 - done, max_len);
+        done = end - tok0;
+        segs[n++] = {(int32_t)(from - tok0), (int32_t)(end - from), (int32_t)(g->pos0 + from - g->tok0), (int32_t)s};
+        if (n == OZ_ATTN_SEGS) oz_cuda_attention_tiles(d, a, out, segs, n), n = 0;
+    }
+    if (n) oz_cuda_attention_tiles(d, a, out, segs, n);
+    if (done < n_tok) rows_by_query(d, a, out, tok0, done, n_tok - done, max_len);
 }
 
 void oz_cuda_attention(oz_dev *dev, const oz_attn_args *a) {

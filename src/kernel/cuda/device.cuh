@@ -10,6 +10,12 @@
 static __device__ __forceinline__ void pdl_wait(void) { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 static __device__ __forceinline__ void pdl_next(void) { asm volatile("griddepcontrol.launch_dependents;"); }
 
+/* 16 bytes of device memory to shared memory, under way until copies_wait; zeros where they are not `there`. */
+static __device__ __forceinline__ void copy16(float *to_shared, const float *from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"((unsigned)__cvta_generic_to_shared(to_shared)), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+static __device__ __forceinline__ void copies_wait(void) { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 /* ---- reductions: butterflies inside a warp, then warps in order ---- */
 
 static __device__ __forceinline__ float warp_sum(float v) {
@@ -56,7 +62,7 @@ static __device__ __forceinline__ void store_plain(oz_form form, void *row, int6
     else if (form == OZ_FORM_BF16) ((__nv_bfloat16 *)row)[i] = __float2bfloat16_rn(v);
     else ((__half *)row)[i] = __float2half_rn(v);
 }
-static __device__ __forceinline__ int form_size(oz_form form) { return form == OZ_FORM_F32 ? 4 : form == OZ_FORM_BF16 || form == OZ_FORM_F16 ? 2 : 1; }
+static __host__ __device__ __forceinline__ int form_size(oz_form form) { return form == OZ_FORM_F32 ? 4 : form == OZ_FORM_BF16 || form == OZ_FORM_F16 ? 2 : 1; }
 
 /* Element i of a row of activations as a number: codes of Q8 and F8 without their scale. */
 static __device__ __forceinline__ float load_form(oz_form form, const void *row, int64_t i) {

@@ -84,7 +84,8 @@ struct oz_cuda_dev {
     cudaError_t failed;                 /* first error of a call that returns void */
 };
 static inline oz_cuda_dev *oz_cuda(oz_dev *d) { return (oz_cuda_dev *)d; }
-enum { OZ_STAGE_BYTES = 32 << 20, OZ_WORK_BYTES = 384 << 20, OZ_LT_WORK_BYTES = 32 << 20, OZ_TICKETS = 1 << 20, OZ_GATHER_TOK = 512 /* inputs in an order of their own at a time */ };
+enum { OZ_STAGE_BYTES = 32 << 20, OZ_WORK_BYTES = 384 << 20, OZ_LT_WORK_BYTES = 32 << 20, OZ_TICKETS = 1 << 20, OZ_GATHER_TOK = 512 /* inputs in an order of their own at a time */,
+       OZ_GRAPH_TOK = 64 /* most rows of a call that may be captured: what is launched then serves other batches too */ };
 
 oz_status oz_cuda_check(cudaError_t e, const char *what, oz_err *err);
 void oz_cuda_note(oz_cuda_dev *d, cudaError_t e); /* for calls that return void; reported by end */
@@ -133,6 +134,11 @@ void oz_cuda_heads(oz_cuda_dev *d, const oz_heads *a);
 /* attention.cu: rows [tok0, tok0 + n_tok) of the batch, which q and out begin with; out in `out`'s form (F32, BF16, F16). max_len: longest sequence that the launch has to reach. */
 void oz_cuda_attention(oz_dev *d, const oz_attn_args *a);
 void oz_cuda_attention_run(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, int64_t tok0, int64_t n_tok, int64_t max_len);
+/* attention_tile.cu: attention of whole runs of a sequence's tokens; at most OZ_ATTN_SEGS of them. tok0: the first one's row in q and out; seq: its table in the batch. */
+enum { OZ_ATTN_SEGS = 128 };
+typedef struct oz_attn_seg { int32_t tok0, n_tok, pos0, seq; } oz_attn_seg;
+bool oz_cuda_attention_tiles_fit(const oz_attn_args *a);
+void oz_cuda_attention_tiles(oz_cuda_dev *d, const oz_attn_args *a, oz_rows out, const oz_attn_seg *segs, int n_segs);
 
 /* latent.cu, scan.cu */
 void oz_cuda_mla_write(oz_dev *d, const oz_kv *kv, const oz_mla_args *a);

@@ -6,12 +6,12 @@
  *
  * A call's rows are padded to the next power of two (pad rows have position -1 and are skipped, or compute what nobody reads), so that few
  * graphs serve all batches; the longest context is padded likewise in chunks of attention. A graph holds addresses: it is captured anew when the
- * batch's room grew or another state is used. Above MAX_GRAPH_TOK rows the same steps run without a graph: launching no longer matters. */
+ * batch's room grew or another state is used. Above OZ_GRAPH_TOK rows the same steps run without a graph: launching no longer matters. */
 #include <stdio.h>
 #include <string.h>
 #include "kernel/cuda/internal.h"
 
-enum { MAX_GRAPH_TOK = 64, MAX_GRAPHS = 64, CONTEXT_STEP = 256 };
+enum { MAX_GRAPHS = 64, CONTEXT_STEP = 256 };
 
 typedef struct lowered_step lowered_step;
 typedef struct run_args { oz_step_call call; int64_t max_len; } run_args;
@@ -231,7 +231,7 @@ bool oz_cuda_lowered_run(oz_lowered *l, const oz_kv *kv, oz_steps which, int64_t
     const int begin = head ? l->n_layers_end : 0, end = head ? l->n : l->n_layers_end;
     run_args a = {{&d->head, l->p, kv, n, row0, n}, d->batch.max_len};
     if (head) a.call.n_tok = d->batch.n_tok, a.max_len = 0;
-    if (n <= MAX_GRAPH_TOK && bucket <= room && bucket <= d->batch.cap_tok && row0 == 0) {
+    if (n <= OZ_GRAPH_TOK && bucket <= room && bucket <= d->batch.cap_tok && row0 == 0) {
         const int64_t n_tok = d->batch.n_tok;
         if (head) a.call.n_rows = bucket;
         else a.call.n_tok = a.call.n_rows = bucket, a.max_len = next_bucket(d->batch.max_len, CONTEXT_STEP);
@@ -249,7 +249,7 @@ bool oz_cuda_lowered_run(oz_lowered *l, const oz_kv *kv, oz_steps which, int64_t
 }
 
 void oz_cuda_lowered_print(const oz_lowered *l, FILE *out) {
-    fprintf(out, "lowered: %d steps of %d; graphs of 1, 2, 4, ... %d rows\n", l->n, l->p->n, MAX_GRAPH_TOK);
+    fprintf(out, "lowered: %d steps of %d; graphs of 1, 2, 4, ... %d rows\n", l->n, l->p->n, OZ_GRAPH_TOK);
     for (int i = 0; i < l->n; i++) {
         const lowered_step *s = &l->steps[i];
         if (l->p->steps[s->first].layer > 0) continue; /* layers are alike, or the plan above says how they differ */

@@ -23,6 +23,12 @@
     X(ATTENTION_HEADS, "lowered", "attention + rounding: two heads written to one place")     \
     X(ATTENTION_SUM, "attention", "attention: the sum of the first half of a chunk")          \
     X(ATTENTION_CHUNK, "attention", "attention: the last chunk is not merged")                \
+    X(TILE_CAUSAL, "attention", "attention in tiles: a row sees the next key too")            \
+    X(TILE_WINDOW, "attention", "attention in tiles: a window from the beginning of a tile")  \
+    X(TILE_RESCALE, "attention", "attention in tiles: sums under an old maximum are kept")    \
+    X(TILE_BLOCK, "attention", "attention in tiles: a block of keys is the one before it")    \
+    X(TILE_HEAD, "attention", "attention in tiles: a group's heads written to one place")     \
+    X(TILE_ROUND, "lowered", "attention in tiles: rounded to the other 16-bit type")          \
     X(LATENT_HEAD, "latent", "latent: the first head's matrices for all")                     \
     X(LATENT_ROPE, "latent", "latent: the last turned column is left out")                    \
     X(LATENT_LENGTH, "lowered", "latent: a launch that reaches half of the longest sequence") \
