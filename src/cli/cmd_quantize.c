@@ -23,7 +23,7 @@ static const oz_opt opts[] = {
     {"group-size", 0, OZ_OPT_INT, &group_size, 0, 1 << 24, NULL, "N",
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
     {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq|smoothquant|awq|smoothquant+gptq|awq+gptq", "M", "rtn, the default: round to nearest; the others: see above"},
-    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8, --kv-cache-scheme, --target-bytes and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
+    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8, W8A8_STATIC, --kv-cache-scheme, --target-bytes and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
     {"target-bytes", 0, OZ_OPT_STR, &target_bytes, 0, 0, NULL, "SIZE", "of all tensors of the modules that are reached: each one's scheme is chosen, see above; 60M, 1.5GB, or bytes"},
     {"kv-cache-scheme", 0, OZ_OPT_STR, &kv_scheme, 0, 0, NULL, "S", "keys and values are rounded to it when they are kept: fp8, with two calibrated scales a layer, or fp8_per_head, with two a head"},
     {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE; default 128"},

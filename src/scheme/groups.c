@@ -85,6 +85,7 @@ const char *oz_scheme_display(const oz_scheme *s) {
     const bool float_in = s->act == OZ_ACT_F8_TOKEN || (s->act == OZ_ACT_VALUES && s->input.is_float);
     const int inputs = s->act == OZ_ACT_NONE ? NONE : float_in ? FP8 : s->act == OZ_ACT_I8_TOKEN ? 8 : s->input.bits;
     if (oz_store_name(s->store)) return oz_store_name(s->store);
+    if (!s->is_float && s->bits == 8 && s->symmetric && inputs == 8 && s->static_input) return "W8A8_STATIC";
     if (!s->is_float) return ints[s->bits][s->symmetric][inputs];
     if (inputs != FP8) return (s->block_rows > 0 ? blocks : floats)[inputs];
     return s->block_rows > 0 ? "FP8_BLOCK" : s->static_input ? "FP8" : "FP8_DYNAMIC";

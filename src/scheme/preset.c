@@ -42,6 +42,10 @@ static const oz_preset PRESETS[] = {
      "float8 e4m3 weights, symmetric, one scale a matrix (largest magnitude / 448); float8 e4m3 activations under one stored scale a module, the largest magnitude that "
      "--calibration text shows / 448; stored float-quantized, a byte a weight",
      false},
+    {{"W8A8_STATIC", true, OZ_CODEC_I8, 8, false, 0, false, true, OZ_ACT_VALUES, "int-quantized", .store = OZ_STORE_BYTES, .static_input = true, .input = {.bits = 8, .symmetric = true}},
+     "the weights of W8A8; int8 activations, symmetric, under one stored scale a module, the largest magnitude that --calibration text shows / 127.5 (a recipe has them asymmetric, too); "
+     "stored int-quantized, a byte a weight",
+     false},
     {{"experts_int8", true, OZ_CODEC_I8P, 8, false, 0, false, true, OZ_ACT_NONE, "pack-quantized", .store = OZ_STORE_PACKED, EXPERTS, .divisor = 127},
      "routed experts alone: int8 weights, symmetric, one scale an output channel (largest magnitude / 127), in bf16; activations are not quantized; "
      "stored as W8A16",

@@ -184,7 +184,7 @@ same 'which is left alone, too' "$before" "$(ls -A "$T/e.gptq")"
 
 # Other architectures and schemes.
 for m in qwen3 llama-tied-bias mixtral; do
-    for s in 'W4A16 --group-size 16' W8A16 W8A8 FP8_DYNAMIC 'W4A16_ASYM --group-size 16' 'W4A8 --group-size 16' FP8; do
+    for s in 'W4A16 --group-size 16' W8A16 W8A8 FP8_DYNAMIC 'W4A16_ASYM --group-size 16' 'W4A8 --group-size 16' FP8 W8A8_STATIC; do
         n=${s%% *}
         $OUNCE quantize $M/$m -o "$T/$m-$n" -q --scheme $s --method gptq --calibration "$T/few.jsonl" --num-calibration-samples 8 --max-seq-length 48 --json >"$T/r.json" || echo "not ok $m $n"
         same "$m $n: less error" true "$(json "$T/r.json" '([.errors[].after] | add) < ([.errors[].before] | add)')"

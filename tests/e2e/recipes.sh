@@ -99,7 +99,7 @@ recipe '   {targets: "re:.*self_attn.*", scheme: W4A16_ASYM, dampening_frac: 0.0
 sed -i 's/^    Quant/  Quant/; s/targets: "re:.\*mlp.\*"/targets: ["re:.*mlp.*"]/' "$T/x.yaml"
 fails 'a recipe that wants text' 2 '--calibration: GPTQ needs text' q --recipe "$T/x.yaml"
 made c --recipe "$T/x.yaml" --json
-same 'GPTQ and static inputs in one' 'W4A16_ASYM W8A8' "$(scheme_of model.layers.0.self_attn.q_proj) $(scheme_of model.layers.1.mlp.down_proj)"
+same 'GPTQ and static inputs in one' 'W4A16_ASYM W8A8_STATIC' "$(scheme_of model.layers.0.self_attn.q_proj) $(scheme_of model.layers.1.mlp.down_proj)"
 same 'errors of what GPTQ made' 8 "$(jq '.errors | length' "$T/report")"
 same 'how it was made is in the folder' 'recipe 0.02' "$(jq -r '"\(.method) \(.recipe.s_stage.m_modifiers.GPTQModifier.dampening_frac)"' "$T/o/ounce_recipe.json")"
 ok 'verified, and run' runs "$T/o"

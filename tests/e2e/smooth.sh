@@ -79,7 +79,7 @@ ok 'another norm is not' test "$(tensor $M/llama model.layers.1.post_attention_l
 # Other architectures and schemes: nothing is worse than without, and it runs.
 seq 3 40 >"$T/ids"
 for m in qwen2 phi3 gemma2 mixtral deepseek_v2 jamba; do
-    for s in 'W8A8 smoothquant' 'FP8 smoothquant' 'W4A16_ASYM awq'; do
+    for s in 'W8A8 smoothquant' 'FP8 smoothquant' 'W8A8_STATIC smoothquant' 'W4A16_ASYM awq'; do
         set -- $s
         g= && [ $1 = W4A16_ASYM ] && g='--group-size 16'
         [ $m = jamba ] && [ -n "$g" ] && set -- W8A16 awq && g=

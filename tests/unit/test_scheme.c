@@ -96,7 +96,7 @@ static void test_findings(void **state) {
 }
 
 static void test_presets(void **state) {
-    assert_int_equal(oz_preset_count(), 11);
+    assert_int_equal(oz_preset_count(), 12);
     const struct { const char *name; oz_codec codec; int bits; oz_act act; const char *format; int64_t group; } want[] = {
         {"W8A8", OZ_CODEC_I8, 8, OZ_ACT_I8_TOKEN, "int-quantized", 0},
         {"W8A16", OZ_CODEC_I8P, 8, OZ_ACT_NONE, "pack-quantized", 0},
@@ -106,8 +106,9 @@ static void test_presets(void **state) {
         {"W4A8", OZ_CODEC_I4P, 4, OZ_ACT_VALUES, "pack-quantized", 128},
         {"FP8_BLOCK", OZ_CODEC_F8E4M3, 8, OZ_ACT_VALUES, "float-quantized", 128},
         {"FP8", OZ_CODEC_F8E4M3, 8, OZ_ACT_VALUES, "float-quantized", 0},
+        {"W8A8_STATIC", OZ_CODEC_I8, 8, OZ_ACT_VALUES, "int-quantized", 0},
     };
-    for (size_t i = 0; i < 8; i++) {
+    for (size_t i = 0; i < 9; i++) {
         const oz_preset *p = oz_preset_at(i);
         assert_string_equal(p->scheme.name, want[i].name);
         assert_true(p->scheme.codec == want[i].codec && p->scheme.bits == want[i].bits && p->scheme.act == want[i].act);
