@@ -95,11 +95,19 @@ static void print(const oz_progress *p, int64_t now_us) {
         else if (left >= 60) fprintf(stderr, ", %lld min %02lld s left", (long long)(left / 60), (long long)(left % 60));
         else fprintf(stderr, ", %lld s left", (long long)left);
     }
+    if (*p->note) fprintf(stderr, ", %s", p->note);
 }
 
 void oz_progress_init(oz_progress *p, const char *what, const char *unit, int64_t total) {
     *p = (oz_progress){.what = what, .unit = unit, .total = total, .start_us = oz_clock_us(), .now_us = oz_clock_us};
     p->last_us = p->start_us;
+}
+
+void oz_progress_note(oz_progress *p, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(p->note, sizeof p->note, fmt, ap);
+    va_end(ap);
 }
 
 void oz_progress_step(oz_progress *p, int64_t done) {

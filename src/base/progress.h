@@ -13,9 +13,10 @@ void oz_log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));  /
 void oz_log_listen(void (*heard)(void *arg, const char *text), void *arg); /* is given each warning besides, one at a time; NULL: nobody is */
 void oz_log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* "error: ..." */
 
-typedef struct oz_progress { const char *what, *unit; int64_t total, done, start_us, last_us; bool shown; int64_t (*now_us)(void); /* oz_clock_us */ } oz_progress;
+typedef struct oz_progress { const char *what, *unit; int64_t total, done, start_us, last_us; bool shown; int64_t (*now_us)(void); /* oz_clock_us */ char note[64]; } oz_progress;
 void oz_progress_init(oz_progress *p, const char *what, const char *unit, int64_t total); /* total 0: unknown */
 void oz_progress_step(oz_progress *p, int64_t done);
+void oz_progress_note(oz_progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* ends the line from the next step on */
 void oz_progress_deinit(oz_progress *p); /* clears or ends the line */
 
 #endif

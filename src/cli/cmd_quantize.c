@@ -135,14 +135,14 @@ static oz_status calibration_read(oz_calibration *c, const char *model, oz_err *
 }
 
 /* The calibration text, and a device to run the model on; a dry run reads and checks the text alone. */
-static oz_status text_run(json_t **errors, oz_quantize *q, const char *model, oz_pool *pool, oz_err *err) {
+static oz_status text_run(json_t **made, oz_quantize *q, const char *model, oz_pool *pool, oz_err *err) {
     oz_dev *dev = NULL;
     oz_calibration c = {0};
     oz_status st = calibration_read(&c, model, err);
     if (st == OZ_OK && oz_cli_output.dry_run) st = oz_quantize_text_check(q, &c, err);
     else if (st == OZ_OK) st = oz_dev_open(&dev, &(oz_dev_cfg){"cpu", (int)oz_cli_common.threads, "auto", true}, err);
     if (st == OZ_OK && dev)
-        st = oz_quantize_run_text(errors, q, oz_cli_output.path, &(oz_quantize_text_cfg){dev, &c, oz_cli_output.force, resume, OZ_VERSION}, pool, err);
+        st = oz_quantize_run_text(made, q, oz_cli_output.path, &(oz_quantize_text_cfg){dev, &c, oz_cli_output.force, resume, OZ_VERSION}, pool, err);
     oz_dev_close(&dev);
     oz_calibration_deinit(&c);
     return st;
@@ -159,21 +159,22 @@ static oz_status idle_check(bool budget, oz_err *err) {
 
 static oz_status write_out(oz_quantize *q, const oz_budget *budget, const char *model, oz_err *err) {
     int64_t start = oz_clock_us();
-    json_t *errors = NULL;
+    json_t *made = NULL;
     const char *wants = oz_quantize_wants_text(q);
     OZ_NEED(!wants || calibration, err, OZ_E_USAGE, "--calibration: %s needs text to calibrate with", wants);
     if (!wants) OZ_TRY(idle_check(budget != NULL, err));
     OZ_NEED(oz_quantize_folds(q) || strength == 0, err, OZ_E_USAGE, "--smoothing-strength: --method %s moves no scales", method ? method : "rtn");
     if (wants || !oz_cli_output.dry_run) {
         oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
-        oz_status st = wants ? text_run(&errors, q, model, pool, err) : oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);
+        oz_status st = wants ? text_run(&made, q, model, pool, err) : oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);
         oz_pool_free(&pool);
         OZ_TRY(st);
     }
     json_t *more = report(q, (double)(oz_clock_us() - start) / 1e6);
     const oz_scheme *s = one_scheme(q);
     json_object_set_new(more, "method", json_string(recipe_path ? "recipe" : method ? method : "rtn"));
-    if (errors) json_object_set_new(more, "errors", errors);
+    if (made) json_object_update(more, made);
+    json_decref(made);
     if (budget) json_object_set(more, "budget", (json_t *)oz_budget_report(budget));
     if (s && s->group_size) json_object_set_new(more, "group_size", json_integer(s->group_size));
     oz_cli_write_report(oz_quantize_layout(q), more);

@@ -18,6 +18,7 @@ typedef struct job {
     oz_pool *pool;
     oz_map *items; /* name of a module: its item */
     input *inputs; size_t n_inputs, cap_inputs; /* of the layer */
+    size_t n_starved; const char *first_starved; /* modules that no token came to */
 } job;
 
 static bool is_of_budget(const job *j, const oz_tap *t) {
@@ -143,7 +144,11 @@ static oz_status input_errors(job *j, input *in, oz_err *err) {
     double sum = 0;
     for (int64_t c = 0; c < in->n; c++) sum += in->squares[c];
     OZ_NEED(isfinite(sum), err, OZ_E_FORMAT, "%s: the calibration text gives activations that are not finite", in->modules[0]);
-    if (sum == 0) return OZ_OK; /* an expert that no token came to */
+    if (sum == 0) { /* an expert that no token came to */
+        if (!j->n_starved) j->first_starved = in->modules[0];
+        j->n_starved += (size_t)in->n_modules;
+        return OZ_OK;
+    }
     double *importance = oz_alloc_array((size_t)in->n, sizeof *importance);
     oz_status st = importance_fill(importance, j, in, err);
     for (int k = 0; st == OZ_OK && k < in->n_modules; k++) {
@@ -200,6 +205,7 @@ oz_status oz_budget_errors(oz_budget *b, oz_model *m, const oz_calibration *c, o
         oz_progress_step(&p, i + 1);
     }
     oz_progress_deinit(&p);
+    if (st == OZ_OK && j.n_starved) oz_log_warn("no token of the calibration text reached %zu modules, the first %s: they have no say in the choice for their layer's experts", j.n_starved, j.first_starved);
     oz_state_free(&w.state);
     oz_big_free(w.residual);
     oz_free(w.blocks);

@@ -19,7 +19,7 @@
 #include "quantize/internal.h"
 
 /* What some modules of a layer read: its Hessian where one of them is quantized by GPTQ, and what is kept of its values where scales are chosen by them. */
-typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ bool gptq, sampled; oz_sample sample; bool cache; /* not modules: what is kept of keys and values */ } input;
+typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ int64_t n_tok; /* that came */ bool gptq, sampled; oz_sample sample; bool cache; /* not modules: what is kept of keys and values */ } input;
 
 typedef struct job {
     oz_quantize *q;
@@ -100,13 +100,16 @@ static char *residual_path(const job *j, int64_t layer, const char *suffix) {
 
 /* ---- checks ---- */
 
-/* Fewer tokens than columns leave a Hessian singular: the codes then fit the text and little else. One line for all of a kind. */
+/* The text has a say in what becomes of it. */
+static bool is_fitted(const oz_quantize *q, const oz_quantize_item *it) { return it->quantized && (it->gptq || q->transform || it->scheme.static_input); }
+
+/* Fewer tokens than columns leave a Hessian singular, and scales that are chosen by few rows: the result then fits the text and little else. One line for all of a kind. */
 static void check_columns(const job *j, int64_t n_tok) {
     bool seen[OZ_ROLE_COUNT] = {false};
     oz_buf kinds = {0};
     for (size_t i = 0; i < j->q->list.n; i++) {
         const oz_arch_tensor *t = &j->q->list.items[i];
-        if (!j->q->items[i].quantized || !j->q->items[i].gptq || t->cols <= n_tok || seen[t->role]) continue;
+        if (!is_fitted(j->q, &j->q->items[i]) || t->cols <= n_tok || seen[t->role]) continue;
         seen[t->role] = true;
         oz_buf_printf(&kinds, "%s%s (%" PRId64 ")", kinds.len ? ", " : "", oz_role_name(t->role), t->cols);
     }
@@ -325,6 +328,7 @@ static oz_status out_begin(job *j, oz_err *err) {
 typedef struct pass { job *j; oz_model *m; oz_state *state; int from, to; bool tap; char *x, *y; int32_t *blocks; oz_rows_file in, out; size_t in_at, out_at; oz_sum written; bool has_in, has_out; } pass;
 
 static void input_add(input *in, oz_pool *pool, const oz_tap *t) {
+    in->n_tok += t->n_tok;
     if (in->gptq) oz_hessian_add(&in->hessian, pool, t->rows, t->n_tok);
     if (in->sampled) oz_sample_add(&in->sample, t->rows, t->n_tok);
 }
@@ -474,6 +478,9 @@ static oz_status chosen_band(void *arg, const oz_band *b, oz_err *err) {
     return OZ_OK;
 }
 
+/* The last error, for the progress line. */
+static void error_note(job *j, double error) { oz_progress_note(&j->stream.progress, "layer %" PRId64 " of %" PRId64 ", error %.2g", j->layer + 1, j->n_layers, error); }
+
 static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq *g, oz_gptq_result *r, oz_err *err) {
     const oz_arch_tensor *t = it->arch;
     const int64_t n_groups = g->rtn.group_size > 0 ? (t->cols + g->rtn.group_size - 1) / g->rtn.group_size : 1;
@@ -492,7 +499,7 @@ static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq 
     else if (measured) oz_log_info("%s: output error %.4g, of rounding to nearest %.4g", t->module, r->after, r->before);
     else oz_log_info("%s: the calibration text gives it no input: each weight is rounded by itself", t->module);
     json_t *entry = json_pack("{s:s, s:I, s:n, s:n, s:f}", "module", t->module, "tokens", (json_int_t)n_tok, "before", "after", "dampening", g->factor->dampening);
-    if (measured) json_object_set_new(entry, "before", json_real(r->before)), json_object_set_new(entry, "after", json_real(r->after));
+    if (measured) json_object_set_new(entry, "before", json_real(r->before)), json_object_set_new(entry, "after", json_real(r->after)), error_note(j, r->after);
     json_array_append_new(json_object_get(j->work.manifest, "modules"), entry);
     return OZ_OK;
 }
@@ -568,12 +575,20 @@ static oz_status input_factor(oz_factor *f, job *j, input *in, oz_err *err) {
 /* To nearest; clipped, where the method does that and some token reached it. */
 static oz_status item_round(job *j, oz_quantize_item *it, const input *in, oz_err *err) {
     const bool clips = j->q->transform && j->q->transform->clips && oz_clip_fits(&it->scheme) && in->sample.n > 0;
-    return clips ? oz_clip_write(&j->stream, &(oz_reader){it, &in->sample}, j->q->model_dtype, err) : oz_quantize_write_item(j->q, it, &j->stream, err);
+    oz_clip_result r;
+    if (!clips) return oz_quantize_write_item(j->q, it, &j->stream, err);
+    OZ_TRY(oz_clip_write(&r, &j->stream, &(oz_reader){it, &in->sample}, j->q->model_dtype, err));
+    const char *name = it->arch->module;
+    oz_log_info("%s: output error %.4g, of whole ranges %.4g", name, r.after, r.before);
+    error_note(j, r.after);
+    json_array_append_new(json_object_get(j->work.manifest, "modules"), json_pack("{s:s, s:I, s:f, s:f}", "module", name, "tokens", (json_int_t)in->n_tok, "before", r.before, "after", r.after));
+    return OZ_OK;
 }
 
 static oz_status input_quantize(job *j, input *in, oz_err *err) {
     oz_factor f = {0};
     if (in->cache) return oz_cache_write(j->q, j->layer, &in->sample, j->writer, err);
+    oz_coverage_note(j->work.manifest, in->items[0]->arch, in->n_tok);
     if (in->gptq) OZ_TRY(input_factor(&f, j, in, err));
     oz_status st = OZ_OK;
     for (int k = 0; st == OZ_OK && k < in->n_items; k++) {
@@ -608,6 +623,7 @@ static oz_status fold_run(job *j, const oz_quantize_fold *f, oz_err *err) {
     }
     oz_status st = oz_smooth_choose(scales, &entry, j->q, f, readers, n, j->pool, err);
     if (st == OZ_OK) oz_fold_apply(j->q, f, scales);
+    if (st == OZ_OK && n) error_note(j, json_real_value(json_object_get(entry, "after")));
     if (st == OZ_OK) json_array_append_new(json_object_get(j->work.manifest, "modules"), entry);
     oz_free(scales);
     oz_free(readers);
@@ -714,6 +730,7 @@ static oz_status layer_run(job *j, int64_t layer, oz_err *err) {
     while (st == OZ_OK && j->cut);
     scales_forget(j);
     OZ_TRY(st);
+    oz_coverage_tell(j->work.manifest, layer, j->cfg->calibration->begin[j->cfg->calibration->n_seqs]);
     OZ_TRY(oz_writer_sync(j->writer, err));
     OZ_TRY(residual_take(j, err));
     char done[65];
@@ -732,15 +749,13 @@ static oz_status layer_run(job *j, int64_t layer, oz_err *err) {
 /* Experts see what the router sends them: one line for those that saw too little. Others were spoken of before the start. */
 static void warn_starved(const job *j) {
     const int64_t n_tok = j->cfg->calibration->begin[j->cfg->calibration->n_seqs];
-    size_t i, n[2] = {0, 0}; /* no token; some, but fewer than columns */
+    size_t n[2] = {0, 0}; /* no token; some, but fewer than columns */
     const char *first[2] = {NULL, NULL};
-    const json_t *m;
-    json_array_foreach(json_object_get(j->work.manifest, "modules"), i, m) {
-        const char *name = json_string_value(json_object_get(m, "module"));
-        const oz_quantize_item *it = name ? item_of(j, -1, name) : NULL;
-        const int64_t seen = json_integer_value(json_object_get(m, "tokens"));
-        if (!it || seen >= it->arch->cols || (seen > 0 && it->arch->cols > n_tok)) continue;
-        if (!n[seen > 0]++) first[seen > 0] = name;
+    for (size_t i = 0; i < j->q->list.n; i++) {
+        const oz_arch_tensor *t = &j->q->list.items[i];
+        const int64_t seen = is_fitted(j->q, &j->q->items[i]) ? oz_coverage_seen(j->work.manifest, t) : -1;
+        if (seen < 0 || seen >= t->cols || (seen > 0 && t->cols > n_tok)) continue;
+        if (!n[seen > 0]++) first[seen > 0] = t->module;
     }
     if (n[0]) oz_log_warn("no token of the calibration text reached %zu modules, the first %s: each of their weights was rounded by itself", n[0], first[0]);
     if (n[1]) oz_log_warn("%zu modules were reached by fewer tokens than they have columns, the first %s: they fit this text and may be worse on other", n[1], first[1]);
@@ -841,7 +856,7 @@ oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *targ
     }
     if (st != OZ_OK && j.work.dir) break_off(&j, st, err);
     if (st == OZ_OK && (st = oz_work_remove(&j.work, err)) != OZ_OK) oz_err_prefix(err, "%s is whole, but its work folder could not be removed", target);
-    if (st == OZ_OK) *report = json_incref(json_object_get(j.work.manifest, "modules"));
+    if (st == OZ_OK) *report = json_pack("{s:O, s:O*}", "errors", json_object_get(j.work.manifest, "modules"), "experts", json_object_get(j.work.manifest, "experts"));
     oz_work_close(&j.work);
     oz_free(j.inputs);
     return st;

@@ -106,7 +106,13 @@ oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const
 
 /* Writes a module rounded to nearest, the range of each group clipped as costs its output on the sample (n > 0 rows, of inputs behind its fold) least. For schemes with a scale of its own for each row. */
 bool oz_clip_fits(const oz_scheme *s);
-oz_status oz_clip_write(oz_stream *s, const oz_reader *r, oz_dtype model_dtype, oz_err *err);
+typedef struct oz_clip_result { double before, after; } oz_clip_result; /* errors of the outputs relative to their squares, of whole ranges and of clipped ones, as if groups did not depend on each other */
+oz_status oz_clip_write(oz_clip_result *out, oz_stream *s, const oz_reader *r, oz_dtype model_dtype, oz_err *err);
+
+/* ---- what experts saw (coverage.c), in a run's manifest ---- */
+void oz_coverage_note(json_t *manifest, const oz_arch_tensor *t, int64_t n_tok);   /* nothing, where t is no expert's */
+void oz_coverage_tell(const json_t *manifest, int64_t layer, int64_t n_tok);       /* a line of the log; n_tok: of the text */
+int64_t oz_coverage_seen(const json_t *manifest, const oz_arch_tensor *t);         /* -1: it is no expert's, or nothing was noted */
 /* The scale and zero point of static inputs, of what the samples show behind the items' folds; one for all. */
 oz_status oz_input_scale(float *scale, float *zero, const oz_reader *readers, size_t n, oz_dtype model_dtype, oz_err *err);
 

@@ -124,8 +124,9 @@ oz_status oz_budget_errors(oz_budget *b, struct oz_model *m, const oz_calibratio
 void oz_budget_choose(oz_budget *b, const double *kl /* what the leanest scheme does to each part alone */, const char *version /* of the program */);
 const json_t *oz_budget_report(const oz_budget *b); /* {target_bytes, bytes, kl_expected, calibration, program, version, sets}; borrowed */
 
-/* report: a new list of {module, tokens, before, after, dampening} of what GPTQ made: tokens that reached it; tr(E H E^T) / tr(W H W^T) of rounding to nearest and
- * of what was written, null where the text gives it no input. OZ_E_INTERRUPTED keeps what --resume takes up. */
+/* report: {errors, experts}, new. errors: a list of {module, tokens, before, after, dampening} of what GPTQ made: tokens that reached it; tr(E H E^T) / tr(W H W^T) of rounding to nearest and
+ * of what was written, null where the text gives it no input; the same of what was clipped; and {fold, modules, strength, balanced, before, after} of scales that moved. experts, of a model that has
+ * some: a list of {layer, tokens: [of each]}. OZ_E_INTERRUPTED keeps what --resume takes up. */
 oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *target, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err);
 
 #endif

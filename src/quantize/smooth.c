@@ -73,12 +73,13 @@ static oz_status unit_run(const search *s, int64_t unit, float *scratch, oz_err 
     float *w = scratch, *more = w + t->band * cols, *y = t->y + row0 * n, min = 0, max = 0;
     oz_item_fill((void *)it, w, row0 * cols, rows * cols);
     for (int64_t i = 0; s->phase != OUTPUTS && i < rows * cols; i++) w[i] *= t->by[i % cols];
+    oz_status st = OZ_OK;
     if (s->phase == RANGES) {
-        for (int64_t i = 0; i < rows * cols; i++) min = fminf(min, w[i]), max = fmaxf(max, w[i]);
+        for (int64_t r = 0; it->scheme.per_tensor && r < rows && st == OZ_OK; r++) st = oz_rtn_observe(&min, &max, &t->rtn, w + r * cols, cols, err);
         s->ends[2 * unit] = min, s->ends[2 * unit + 1] = max;
-        return OZ_OK;
-    }
-    if (s->phase == ERRORS && band_round(w, more, t, rows, err) != OZ_OK) return oz_err_prefix(err, "%s: rows %lld to %lld", it->arch->module, (long long)row0, (long long)(row0 + rows - 1));
+    } else if (s->phase == ERRORS) st = band_round(w, more, t, rows, err);
+    if (st != OZ_OK) return oz_err_prefix(err, "%s: rows %lld to %lld", it->arch->module, (long long)row0, (long long)(row0 + rows - 1));
+    if (s->phase == RANGES) return OZ_OK;
     const float *x = s->phase == OUTPUTS ? t->reader->sample->rows : t->x;
     float *out = s->phase == OUTPUTS ? y : more;
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n, (int)cols, 1.0f, w, (int)cols, x, (int)cols, 0.0f, out, (int)n);

@@ -44,8 +44,8 @@ static void close_setup(setup *s) {
 
 /* ---- clips ---- */
 
-/* Writes the module, reads it back, and gives the squared error of its outputs. */
-static double written(setup *s, bool clipped, const char *name) {
+/* Writes the module, reads it back, and gives the squared error of its outputs. clip NULL: to nearest. */
+static double written(setup *s, oz_clip_result *clip, const char *name) {
     oz_err err = {0};
     oz_writer *w;
     oz_stream out;
@@ -67,7 +67,7 @@ static double written(setup *s, bool clipped, const char *name) {
     json_decref(config);
     must(oz_writer_open(&w, l, test_path(name), &err), &err);
     oz_stream_init(&out, w, s->pool, "test", 1);
-    if (clipped) must(oz_clip_write(&out, &(oz_reader){&s->item, &s->sample}, OZ_DTYPE_BF16, &err), &err);
+    if (clip) must(oz_clip_write(clip, &out, &(oz_reader){&s->item, &s->sample}, OZ_DTYPE_BF16, &err), &err);
     else must(oz_stream_rtn(&out, &m, &s->item.scheme, OZ_DTYPE_BF16, &(oz_source){oz_item_fill, &s->item, 0, 0}, &err), &err);
     oz_stream_deinit(&out);
     must(oz_writer_finish(w, &err), &err);
@@ -99,8 +99,11 @@ static void test_clips(void **state) {
             if (folded) s.item.cols_by = oz_alloc_array(COLS, sizeof(float));
             for (int c = 0; folded && c < COLS; c++) s.item.cols_by[c] = expf(sinf((float)c));
             for (int k = 0; folded && k < TOKENS * COLS; k++) s.sample.rows[k] = s.x[k] / s.item.cols_by[k % COLS];
-            const double rtn = written(&s, false, folded ? "rf" : "r"), clipped = written(&s, true, folded ? "cf" : "c");
+            oz_clip_result said;
+            const double rtn = written(&s, NULL, folded ? "rf" : "r"), clipped = written(&s, &said, folded ? "cf" : "c");
             if (!(clipped < cases[i].share * rtn)) fail_msg("%s: error %g, of rounding to nearest %g", cases[i].preset, clipped, rtn);
+            if (!(0 < said.after && said.after < said.before && said.before < 1)) fail_msg("%s: said to be %g, and %g before", cases[i].preset, said.after, said.before);
+            if (!cases[i].group && !(fabs(said.after / said.before / (clipped / rtn) - 1) < 1e-3)) fail_msg("%s: %g of %g, found %g of %g", cases[i].preset, said.after, said.before, clipped, rtn); /* one group: exact */
         }
         close_setup(&s);
         test_dir_remove(NULL);
