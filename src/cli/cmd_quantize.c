@@ -30,6 +30,7 @@ static const oz_opt opts[] = {
     {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence; default 512"},
     {"dampening-frac", 0, OZ_OPT_FLOAT, &dampening, 1e-6, 1, NULL, "X", "gptq: share of the mean diagonal that is added to a Hessian's diagonal; default 0.01"},
     {"smoothing-strength", 0, OZ_OPT_FLOAT, &strength, 0, 1, NULL, "X", "smoothquant, awq: how much of the inputs' unevenness goes into the weights; 0, the default: searched for each set of modules"},
+    {"device", 0, OZ_OPT_STR, &oz_cli_common.device, 0, 0, NULL, "auto|cpu|cuda[:N]", "with --calibration: where the model runs and GPTQ computes; auto: CUDA where it is, and says so"},
     {"resume", 0, OZ_OPT_FLAG, &resume, 0, 0, NULL, NULL, "with --calibration: go on with the work that DIR.gptq holds"},
     {"targets", 0, OZ_OPT_LIST, &targets, 0, 0, NULL, "PAT", "what to quantize; default Linear, which leaves out lm_head and routers; with a scheme of experts: what else"},
     {"ignore", 0, OZ_OPT_LIST, &ignore, 0, 0, NULL, "PAT", "what to leave as it is; wins over --targets"},
@@ -140,7 +141,7 @@ static oz_status text_run(json_t **made, oz_quantize *q, const char *model, oz_p
     oz_calibration c = {0};
     oz_status st = calibration_read(&c, model, err);
     if (st == OZ_OK && oz_cli_output.dry_run) st = oz_quantize_text_check(q, &c, err);
-    else if (st == OZ_OK) st = oz_dev_open(&dev, &(oz_dev_cfg){"cpu", (int)oz_cli_common.threads, "auto", true}, err);
+    else if (st == OZ_OK) st = oz_cli_dev_open(&dev, err);
     if (st == OZ_OK && dev)
         st = oz_quantize_run_text(made, q, oz_cli_output.path, &(oz_quantize_text_cfg){dev, &c, oz_cli_output.force, resume, OZ_VERSION}, pool, err);
     oz_dev_close(&dev);
@@ -150,7 +151,7 @@ static oz_status text_run(json_t **made, oz_quantize *q, const char *model, oz_p
 
 /* Options that change nothing where nothing takes a text. */
 static oz_status idle_check(bool budget, oz_err *err) {
-    const struct { const char *name; bool given; } of_text[] = {{"--calibration", calibration && !budget}, {"--num-calibration-samples", n_samples && !budget}, {"--max-seq-length", max_seq_len && !budget}, {"--resume", resume}};
+    const struct { const char *name; bool given; } of_text[] = {{"--calibration", calibration && !budget}, {"--num-calibration-samples", n_samples && !budget}, {"--max-seq-length", max_seq_len && !budget}, {"--device", strcmp(oz_cli_common.device, "auto") != 0 && !budget}, {"--resume", resume}};
     for (size_t i = 0; i < sizeof of_text / sizeof *of_text; i++)
         OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither GPTQ nor static scales of inputs or of a cache", of_text[i].name, recipe_path ? "--recipe" : budget ? "--method rtn with" : "--method rtn with --scheme",
                 recipe_path ? recipe_path : budget ? "--target-bytes" : scheme_name);
@@ -188,7 +189,7 @@ static oz_status budget_make(oz_budget **out, const oz_ckpt *ckpt, const oz_quan
     OZ_TRY(oz_cli_of_model(oz_budget_new(out, ckpt, cfg, (int64_t)target, err), model, err));
     OZ_TRY(calibration_read(&c, model, err));
     oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
-    oz_status st = oz_dev_open(&dev, &(oz_dev_cfg){"cpu", (int)oz_cli_common.threads, "auto", true}, err);
+    oz_status st = oz_cli_dev_open(&dev, err);
     if (st == OZ_OK) st = oz_cli_budget(*out, &c, pool, &(oz_cli_budget_cfg){dev, ckpt, model}, err);
     oz_dev_close(&dev);
     oz_pool_free(&pool);

@@ -480,7 +480,7 @@ static void sink_kl(oz_dev *d, oz_kl_stat *out, const float *ref, const float *l
 }
 
 const oz_ops oz_cpu_ops = {
-    .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .form_bytes = oz_cpu_form_bytes, .latent_room = LATENT_ROOM,
+    .mem_new = mem_new, .mem_free = mem_free, .upload = copy_bytes, .download = copy_bytes, .copy = copy_bytes, .form_bytes = oz_cpu_form_bytes, .latent_room = LATENT_ROOM,
     .multiplies = oz_cpu_multiplies, .pack = oz_cpu_pack, .packed_free = oz_cpu_packed_free, .begin = begin, .end = end,
     .embed = embed, .norm = norm, .quantize = oz_cpu_quantize, .round = round_all, .row_amax = row_amax, .quantize_by = quantize_by, .linear = oz_cpu_linear, .rope_table = rope_table, .rope = rope, .rope_pairs = rope_pairs,
     .kv_write = kv_write, .mla_write = oz_cpu_mla_write, .latent = oz_cpu_latent,

@@ -130,12 +130,12 @@ size_t oz_model_live_bytes(const oz_model *m, int cut, int64_t n_tok) {
     return bytes_at(m, s.begin, n_tok);
 }
 
-static void hand_over(oz_model *m, int at, int64_t n_tok, const char *in, char *out) {
+static void hand_over(oz_model *m, int at, const oz_call *c, const char *in, char *out) {
     area areas[MAX_AREAS];
-    const int n = areas_at(areas, m, at, n_tok);
+    const int n = areas_at(areas, m, at, c->n_tok);
     for (int i = 0; i < n; i++) {
-        if (in) m->ops->upload(m->dev, areas[i].dev, in, areas[i].bytes), in += areas[i].bytes;
-        if (out) m->ops->download(m->dev, out, areas[i].dev, areas[i].bytes), out += areas[i].bytes;
+        if (in) (c->on_device ? m->ops->copy : m->ops->upload)(m->dev, areas[i].dev, in, areas[i].bytes), in += areas[i].bytes;
+        if (out) (c->on_device ? m->ops->copy : m->ops->download)(m->dev, out, areas[i].dev, areas[i].bytes), out += areas[i].bytes;
     }
 }
 
@@ -149,9 +149,9 @@ void oz_cuts_run(oz_model *m, const oz_exec *x) {
     if (c->cut_end) find(&to, m, c->cut_end);
     for (int i = 0; i < from.begin; i++)
         if (m->program.steps[i].op == OZ_OP_ROPE_TABLE) oz_exec_steps(x, i, i + 1);
-    if (c->cut_begin) hand_over(m, from.begin, c->n_tok, c->live_in, NULL);
+    if (c->cut_begin) hand_over(m, from.begin, c, c->live_in, NULL);
     oz_exec_steps(&again, from.begin, from.end);
     oz_exec_steps(x, from.end, to.begin);
-    if (c->live_out) hand_over(m, to.begin, c->n_tok, NULL, c->live_out);
+    if (c->live_out) hand_over(m, to.begin, c, NULL, c->live_out);
     oz_exec_steps(x, to.begin, to.end);
 }

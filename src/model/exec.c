@@ -19,12 +19,16 @@ static void run_tap(const oz_exec *x, const oz_step *s) {
         return;
     }
     const int64_t n_rows = c->n_tok * s->tok_rows, ld = x->step.p->bufs[s->src].width;
-    ops->download(x->step.dev, x->tap_rows, col(x, s->src, 0), (size_t)(n_rows * ld) * sizeof(float));
-    for (int64_t i = 0; i < n_rows && s->n < ld; i++) memmove(x->tap_rows + i * s->n, x->tap_rows + i * ld + s->src_col, (size_t)s->n * sizeof(float));
+    if (!c->on_device) {
+        ops->download(x->step.dev, x->tap_rows, col(x, s->src, 0), (size_t)(n_rows * ld) * sizeof(float));
+        for (int64_t i = 0; i < n_rows && s->n < ld; i++) memmove(x->tap_rows + i * s->n, x->tap_rows + i * ld + s->src_col, (size_t)s->n * sizeof(float));
+    }
     if (s->by_expert) ops->download(x->step.dev, x->tap_ints, r->starts, (size_t)(r->n_experts + 1) * sizeof(int32_t));
     for (int i = 0; i < oz_step_taps(s); i++) {
         oz_tap t = oz_step_tap(x->step.p, s, i);
-        t.rows = s->by_expert ? x->tap_rows + x->tap_ints[i] * s->n : x->tap_rows;
+        const int64_t row0 = s->by_expert ? x->tap_ints[i] : 0;
+        t.ld = c->on_device ? ld : s->n;
+        t.rows = c->on_device ? col(x, s->src, s->src_col) + row0 * ld : x->tap_rows + row0 * t.ld;
         t.n_tok = s->by_expert ? x->tap_ints[i + 1] - x->tap_ints[i] : c->n_tok;
         t.model = x->model;
         c->tap(c->tap_arg, &t);

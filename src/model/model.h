@@ -121,7 +121,7 @@ typedef struct oz_sink { oz_sink_kind kind; void *out; const int32_t *targets; /
 typedef struct oz_tap {
     unsigned kind; int layer;
     const char *modules[OZ_MAX_PARTS_LINEAR]; int n_modules; /* LINEAR: those that read it; KV: one that made it */
-    const float *rows; int64_t n_tok, width;                 /* host [n_tok, width] */
+    const float *rows; int64_t n_tok, width, ld;             /* host [n_tok, width], ld between rows; the device's where the call is on it */
     const int32_t *experts; int model;                       /* ROUTE: instead of rows; of those in lockstep */
 } oz_tap;
 size_t oz_model_tap_count(const oz_model *m); oz_tap oz_model_tap_at(const oz_model *m, size_t i); /* those that a call will meet, in order, without rows */
@@ -136,7 +136,7 @@ typedef struct oz_call {
     const int32_t *slots;                 /* [n_segs]; NULL: segment i has slot i */
     const int32_t *rows; int64_t n_rows;  /* which rows reach the sink, ascending */
     int64_t layer_begin, layer_end;       /* layer_end 0: all that are loaded. A partial range needs residual in/out instead of ids/sink */
-    const float *residual_in; float *residual_out; /* host [n_tok, hidden]; layer_begin > 0; layer_end < n_layers, or NULL */
+    const float *residual_in; float *residual_out; bool on_device; /* host [n_tok, hidden]; layer_begin > 0; layer_end < n_layers, or NULL. on_device: these, what cuts hand over, and rows of taps are the device's memory */
     void (*tap)(void *arg, const oz_tap *t); void *tap_arg; /* or NULL */
     int cut_begin, cut_end; const void *live_in; void *live_out; /* 0: the layer's own ends; host [oz_model_live_bytes], with cut_begin, in place of ids and a residual; with cut_end, or NULL */
     int64_t *step_ns;                     /* NULL, or [oz_model_step_count]: each step's time is added, unless the device runs them fused (info.fused) */

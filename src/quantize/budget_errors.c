@@ -36,7 +36,7 @@ static oz_status inputs_new(job *j, int layer, oz_err *err) {
         input *in = &j->inputs[j->n_inputs++];
         *in = (input){.n_modules = t.n_modules, .n = t.width, .squares = oz_alloc_array((size_t)t.width, sizeof(double))};
         memcpy(in->modules, t.modules, sizeof t.modules);
-        if (j->b->gptq) OZ_TRY(oz_hessian_init(&in->hessian, t.width, t.modules[0], err));
+        if (j->b->gptq) OZ_TRY(oz_hessian_init(&in->hessian, t.width, NULL, t.modules[0], err));
     }
     return OZ_OK;
 }
@@ -51,7 +51,7 @@ static void on_tap(void *arg, const oz_tap *t) {
     for (size_t i = 0; t->kind == OZ_TAP_LINEAR && i < j->n_inputs; i++) {
         input *in = &j->inputs[i];
         if (strcmp(in->modules[0], t->modules[0]) != 0) continue;
-        if (j->b->gptq) oz_hessian_add(&in->hessian, j->pool, t->rows, t->n_tok);
+        if (j->b->gptq) oz_hessian_add(&in->hessian, j->pool, t->rows, t->ld, t->n_tok);
         for (int64_t r = 0; r < t->n_tok; r++) {
             const float *row = t->rows + r * in->n;
             const double weight = oz_token_weight(row, in->n);

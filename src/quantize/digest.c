@@ -1,4 +1,4 @@
-/* What proves that bytes are still those that were meant: of a model, of what of a checkpoint is written, of files. Each tensor has a sha256 of
+/* What proves that bytes are still those that were meant: of a model, of what of a checkpoint is written, of files. Each piece of a tensor has a sha256 of
  * its own, so that all threads take part, and those are summed up in the order of the list. A sample (size, time and some kilobytes of a
  * tensor) would be faster, but two fine-tunes of one model may differ anywhere, and a job that needs the digest reads every weight twice. */
 #include <dirent.h>
@@ -11,43 +11,62 @@
 #include "base/sha256.h"
 #include "quantize/internal.h"
 
-enum { PIECE = 1 << 20 };
+enum { STEP = 1 << 20, PIECE = 16 << 20 };
 
-typedef struct job { const oz_ckpt *ckpt; const oz_tensor *const *tensors; char (*hex)[65]; oz_progress progress; atomic_llong done; } job;
+typedef struct piece { const oz_tensor *tensor; size_t at, n; char hex[65]; } piece;
+typedef struct job { const oz_ckpt *ckpt; piece *pieces; oz_progress progress; atomic_llong done; } job;
 
-static void hash_tensors(void *arg, int thread, int64_t begin, int64_t end) {
+static void hash_pieces(void *arg, int thread, int64_t begin, int64_t end) {
     job *j = arg;
-    for (int64_t i = begin; i < end; i++) {
-        const oz_tensor *t = j->tensors[i];
+    for (piece *p = j->pieces + begin; p < j->pieces + end; p++) {
         oz_sha256 s;
         oz_sha256_init(&s);
-        for (size_t at = 0; at < t->n_bytes && !oz_interrupted(); at += PIECE) {
-            const size_t n = t->n_bytes - at < PIECE ? t->n_bytes - at : PIECE;
-            oz_sha256_add(&s, (const char *)t->data + at, n);
+        for (size_t at = 0; at < p->n && !oz_interrupted(); at += STEP) {
+            const size_t n = p->n - at < STEP ? p->n - at : STEP;
+            oz_sha256_add(&s, (const char *)p->tensor->data + p->at + at, n);
             const long long done = atomic_fetch_add(&j->done, (long long)n) + (long long)n;
             if (thread == 0) oz_progress_step(&j->progress, done);
         }
-        oz_sha256_hex(j->hex[i], &s);
-        oz_ckpt_drop(j->ckpt, t);
+        oz_sha256_hex(p->hex, &s);
+        if (p->at + p->n == p->tensor->n_bytes) oz_ckpt_drop(j->ckpt, p->tensor);
     }
 }
 
+/* Pieces of all tensors; an empty one has one. */
+static size_t pieces_of(piece *out, const oz_tensor *const *tensors, size_t n) {
+    size_t n_pieces = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t at = 0;
+        do {
+            const size_t left = tensors[i]->n_bytes - at, take = left < PIECE ? left : PIECE;
+            if (out) out[n_pieces] = (piece){tensors[i], at, take, {0}};
+            n_pieces++, at += take;
+        } while (at < tensors[i]->n_bytes);
+    }
+    return n_pieces;
+}
+
 oz_status oz_digest_tensors(char out[65], const oz_ckpt *c, const oz_tensor *const *tensors, size_t n, oz_pool *pool, const char *what) {
-    job j = {c, tensors, oz_alloc_array(n + 1, sizeof *j.hex), {0}, 0};
+    const size_t n_pieces = pieces_of(NULL, tensors, n);
+    job j = {c, oz_alloc_array(n_pieces + 1, sizeof *j.pieces), {0}, 0};
     int64_t total = 0;
     for (size_t i = 0; i < n; i++) total += (int64_t)tensors[i]->n_bytes;
+    pieces_of(j.pieces, tensors, n);
     oz_progress_init(&j.progress, what, "B", total);
-    oz_pool_run(pool, (int64_t)n, 1, hash_tensors, &j);
+    oz_pool_run(pool, (int64_t)n_pieces, 1, hash_pieces, &j);
     oz_progress_deinit(&j.progress);
     oz_sha256 s;
     oz_sha256_init(&s);
-    for (size_t i = 0; i < n; i++) {
-        oz_sha256_add(&s, tensors[i]->name, strlen(tensors[i]->name) + 1);
-        oz_sha256_add(&s, &(int64_t[]){(int64_t)tensors[i]->dtype, (int64_t)tensors[i]->n_bytes}, 2 * sizeof(int64_t));
-        oz_sha256_add(&s, j.hex[i], 64);
+    for (size_t i = 0; i < n_pieces; i++) {
+        const oz_tensor *t = j.pieces[i].tensor;
+        if (j.pieces[i].at == 0) {
+            oz_sha256_add(&s, t->name, strlen(t->name) + 1);
+            oz_sha256_add(&s, &(int64_t[]){(int64_t)t->dtype, (int64_t)t->n_bytes}, 2 * sizeof(int64_t));
+        }
+        oz_sha256_add(&s, j.pieces[i].hex, 64);
     }
     oz_sha256_hex(out, &s);
-    oz_free(j.hex);
+    oz_free(j.pieces);
     return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
 }
 
@@ -56,8 +75,8 @@ oz_status oz_digest_file(char out[65], const char *path, oz_err *err) {
     oz_sha256 s;
     OZ_TRY(oz_mmap_open(&m, path, err));
     oz_sha256_init(&s);
-    for (size_t at = 0; at < m.n_bytes && !oz_interrupted(); at += PIECE) {
-        const size_t n = m.n_bytes - at < PIECE ? m.n_bytes - at : PIECE;
+    for (size_t at = 0; at < m.n_bytes && !oz_interrupted(); at += STEP) {
+        const size_t n = m.n_bytes - at < STEP ? m.n_bytes - at : STEP;
         oz_sha256_add(&s, m.data + at, n);
         oz_mmap_drop(&m, m.data + at, n);
     }
@@ -104,7 +123,7 @@ oz_status oz_sum_file(char out[65], const char *path, oz_err *err) {
     oz_mmap m;
     oz_sum s = {0};
     OZ_TRY(oz_mmap_open(&m, path, err));
-    for (size_t at = 0; at < m.n_bytes && !oz_interrupted(); at += PIECE) oz_sum_add(&s, (const char *)m.data + at, m.n_bytes - at < PIECE ? m.n_bytes - at : PIECE);
+    for (size_t at = 0; at < m.n_bytes && !oz_interrupted(); at += STEP) oz_sum_add(&s, (const char *)m.data + at, m.n_bytes - at < STEP ? m.n_bytes - at : STEP);
     oz_mmap_close(&m);
     oz_sum_hex(out, &s);
     return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;

@@ -3,7 +3,8 @@
  *   2. the modules are quantized, by GPTQ or to the nearest, and written to their places in the new checkpoint;
  *   3. the layer is loaded again from there, by the reader that will read it in use, and the sequences go on from where they stopped (model/cut.c).
  * So every product of the model is computed once, and each module is fitted to what it will read. The forward pass is the model's own; nothing here knows a layer from the inside.
- * After each layer the state on disk is all there is. */
+ * On the host sequences wait in files: after each layer the state on disk is all there is. A device that calibrates by itself (oz_ops.calib) keeps them in its memory, a slot each; what is
+ * on disk is then the checkpoint so far, and work that is taken up sends all sequences through it again. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -16,6 +17,7 @@
 #include "base/mem.h"
 #include "base/sha256.h"
 #include "base/str.h"
+#include "kernel/calib.h"
 #include "quantize/internal.h"
 
 /* What some modules of a layer read: its Hessian where one of them is quantized by GPTQ, and what is kept of its values where scales are chosen by them. */
@@ -31,6 +33,9 @@ typedef struct job {
     int64_t n_layers, hidden_size, longest; /* longest sequence, in tokens */
     int64_t layer;                          /* that is at work; */
     int cut, waits, file;                   /* its cut; the one that the sequences wait at (0: before the layer), in one of two files */
+    bool on_device;                         /* that calibrates by itself */
+    char *slots; size_t slot_bytes;         /* of its memory, a sequence each */
+    float *tapped;                          /* on the host: rows of a tap that are sampled */
     input *inputs;                          /* of the cut */
     size_t n_inputs, cap_inputs;
 } job;
@@ -87,7 +92,7 @@ static oz_status identity(json_t **out, const job *j, oz_err *err) {
     oz_sha256_init(&text);
     oz_sha256_add(&text, c->begin, (size_t)(c->n_seqs + 1) * sizeof *c->begin);
     oz_sha256_add(&text, c->ids, (size_t)c->begin[c->n_seqs] * sizeof *c->ids);
-    *out = json_pack("{s:s, s:o, s:I, s:I, s:s, s:o, s:s}", "model", model, "scheme or other option", hex(&plan), "--num-calibration-samples", (json_int_t)c->n_seqs, "--max-seq-length",
+    *out = json_pack("{s:s, s:s, s:o, s:I, s:I, s:s, s:o, s:s}", "--device", j->on_device ? "a device" : "cpu", "model", model, "scheme or other option", hex(&plan), "--num-calibration-samples", (json_int_t)c->n_seqs, "--max-seq-length",
                      (json_int_t)c->max_len, "calibration text", c->sha256, "tokenizer", hex(&text), "version of the program", j->cfg->version);
     return OZ_OK;
 }
@@ -249,7 +254,7 @@ static oz_status out_check(const job *j, const char *dir, oz_err *err) {
 }
 
 static oz_status residual_check(const job *j, oz_err *err) {
-    if (j->work.layers_done <= 0 || j->work.layers_done == j->n_layers) return OZ_OK;
+    if (j->work.layers_done <= 0 || j->work.layers_done == j->n_layers || j->on_device) return OZ_OK;
     char found[65], *path = residual_path(j, j->work.layers_done, "");
     oz_status st = oz_sum_file(found, path, err);
     if (st == OZ_OK && !proves(json_object_get(j->work.manifest, "residual"), found)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: is not as it was written", path);
@@ -325,12 +330,29 @@ static oz_status out_begin(job *j, oz_err *err) {
 /* ---- running sequences ---- */
 
 /* All sequences through a part of the layer, from one cut to another, whose taps are called; 0: from its inputs, to the next layer's. */
-typedef struct pass { job *j; oz_model *m; oz_state *state; int from, to; bool tap; char *x, *y; int32_t *blocks; oz_rows_file in, out; size_t in_at, out_at; oz_sum written; bool has_in, has_out; } pass;
+typedef struct pass {
+    job *j; oz_model *m; oz_state *state;
+    int from, to;
+    bool tap, has_in, has_out;
+    char *x, *y;               /* a sequence's, from the files */
+    int32_t *blocks;
+    oz_rows_file in, out; size_t in_at, out_at;
+    oz_sum written;
+} pass;
 
-static void input_add(input *in, oz_pool *pool, const oz_tap *t) {
+/* Rows of a tap on the host, one after the other. */
+static const float *host_rows(job *j, const oz_tap *t) {
+    if (!j->on_device || t->n_tok == 0) return t->rows;
+    const oz_ops *ops = oz_dev_ops(j->cfg->dev);
+    ops->download(j->cfg->dev, j->tapped, t->rows, (size_t)((t->n_tok - 1) * t->ld + t->width) * sizeof(float));
+    for (int64_t i = 1; i < t->n_tok && t->ld > t->width; i++) memmove(j->tapped + i * t->width, j->tapped + i * t->ld, (size_t)t->width * sizeof(float));
+    return j->tapped;
+}
+
+static void input_add(job *j, input *in, const oz_tap *t) {
     in->n_tok += t->n_tok;
-    if (in->gptq) oz_hessian_add(&in->hessian, pool, t->rows, t->n_tok);
-    if (in->sampled) oz_sample_add(&in->sample, t->rows, t->n_tok);
+    if (in->gptq) oz_hessian_add(&in->hessian, j->pool, t->rows, t->ld, t->n_tok);
+    if (in->sampled) oz_sample_add(&in->sample, host_rows(j, t), t->n_tok);
 }
 
 static bool is_of(const input *in, const oz_tap *t) {
@@ -343,7 +365,7 @@ static bool is_of(const input *in, const oz_tap *t) {
 static void on_tap(void *arg, const oz_tap *t) {
     job *j = arg;
     for (size_t i = 0; i < j->n_inputs; i++)
-        if (is_of(&j->inputs[i], t)) input_add(&j->inputs[i], j->pool, t);
+        if (is_of(&j->inputs[i], t)) input_add(j, &j->inputs[i], t);
 }
 
 static size_t live_bytes(const pass *p, int cut, int64_t n_tok) { return cut ? oz_model_live_bytes(p->m, cut, n_tok) : (size_t)(n_tok * p->j->hidden_size) * sizeof(float); }
@@ -353,14 +375,16 @@ static oz_status sequence_run(pass *p, int64_t i, oz_err *err) {
     const oz_calibration *c = j->cfg->calibration;
     const int64_t n = c->begin[i + 1] - c->begin[i];
     const size_t n_in = live_bytes(p, p->from, n), n_out = live_bytes(p, p->to, n);
-    if (p->has_in) OZ_TRY(oz_rows_read(&p->in, p->x, p->in_at, n_in, err));
+    char *x = p->x, *y = p->y;
+    if (j->on_device) x = y = j->slots + (size_t)i * j->slot_bytes;
+    else if (p->has_in) OZ_TRY(oz_rows_read(&p->in, x, p->in_at, n_in, err));
     const oz_seg seg = {0, n, 0, p->blocks};
     const oz_call call = {.ids = p->has_in ? NULL : c->ids + c->begin[i], .n_tok = n, .segs = &seg, .n_segs = 1, .layer_begin = j->layer, .layer_end = j->layer + 1, .cut_begin = p->from, .cut_end = p->to,
-                          .residual_in = p->has_in && !p->from ? (float *)p->x : NULL, .residual_out = p->has_out && !p->to ? (float *)p->y : NULL, .live_in = p->from ? p->x : NULL,
-                          .live_out = p->has_out && p->to ? p->y : NULL, .tap = p->tap ? on_tap : NULL, .tap_arg = j};
+                          .residual_in = p->has_in && !p->from ? (float *)x : NULL, .residual_out = p->has_out && !p->to ? (float *)y : NULL, .live_in = p->from ? x : NULL,
+                          .live_out = p->has_out && p->to ? y : NULL, .on_device = j->on_device, .tap = p->tap ? on_tap : NULL, .tap_arg = j};
     OZ_TRY(oz_model_run(p->m, p->state, &call, NULL, err));
-    if (p->has_out) OZ_TRY(oz_rows_write(&p->out, p->y, p->out_at, n_out, err));
-    if (p->has_out && !p->to) oz_sum_add(&p->written, p->y, n_out);
+    if (p->has_out && !j->on_device) OZ_TRY(oz_rows_write(&p->out, y, p->out_at, n_out, err));
+    if (p->has_out && !p->to && !j->on_device) oz_sum_add(&p->written, y, n_out);
     p->in_at += n_in, p->out_at += n_out;
     return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
 }
@@ -368,15 +392,44 @@ static oz_status sequence_run(pass *p, int64_t i, oz_err *err) {
 /* Where sequences wait at a cut: in two files by turns, which are kept for the next layer. */
 static char *cut_path(const job *j, int file) { return oz_work_path(&j->work, file ? "cut-1" : "cut-0"); }
 
+/* Slots that hold what is handed over at any of the layer's cuts. */
+static oz_status slots_fit(const pass *p, oz_err *err) {
+    job *j = p->j;
+    const oz_ops *ops = oz_dev_ops(j->cfg->dev);
+    const size_t n = (size_t)j->cfg->calibration->n_seqs;
+    size_t most = 0, total;
+    void *slots;
+    for (int cut = oz_model_cut_count(p->m); cut >= 0; cut--) most = live_bytes(p, cut, j->longest) > most ? live_bytes(p, cut, j->longest) : most;
+    if (most <= j->slot_bytes) return OZ_OK;
+    OZ_NEED(oz_mul_size(&total, n, most), err, OZ_E_NOMEM, "%zu calibration sequences of %zu bytes each: too large", n, most);
+    if (ops->mem_new(&slots, j->cfg->dev, total, "calibration sequences", err) != OZ_OK)
+        return oz_err_prefix(err, "%zu sequences of up to %" PRId64 " tokens wait on the device (fewer: --num-calibration-samples; --device cpu keeps them in files)", n, j->longest);
+    for (size_t i = 0; i < n && j->slots; i++) ops->copy(j->cfg->dev, (char *)slots + i * most, j->slots + i * j->slot_bytes, j->slot_bytes);
+    ops->mem_free(j->cfg->dev, j->slots);
+    j->slots = slots, j->slot_bytes = most;
+    return OZ_OK;
+}
+
+static oz_status tapped_new(job *j, const oz_model *m, oz_err *err) {
+    int64_t widest = 0;
+    for (size_t i = 0; i < oz_model_tap_count(m); i++) widest = oz_model_tap_at(m, i).ld > widest ? oz_model_tap_at(m, i).ld : widest;
+    oz_big_free(j->tapped);
+    return oz_big_new((void **)&j->tapped, (size_t)(widest * j->longest) * sizeof(float), "taps", err);
+}
+
 static oz_status pass_open(pass *p, oz_err *err) {
     job *j = p->j;
     const int64_t n_blocks = (j->longest + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
+    bool sampled = false;
+    for (size_t i = 0; i < j->n_inputs; i++) sampled = sampled || j->inputs[i].sampled;
     OZ_TRY(oz_state_new(&p->state, p->m, n_blocks, 1, err));
     p->blocks = oz_alloc_array((size_t)n_blocks, sizeof *p->blocks);
     for (int64_t i = 0; i < n_blocks; i++) p->blocks[i] = (int32_t)i;
+    p->has_in = j->layer > 0 || p->from;
+    if (j->on_device && sampled) OZ_TRY(tapped_new(j, p->m, err));
+    if (j->on_device) return slots_fit(p, err);
     OZ_TRY(oz_big_new((void **)&p->x, live_bytes(p, p->from, j->longest), "activations", err));
     OZ_TRY(oz_big_new((void **)&p->y, live_bytes(p, p->to, j->longest), "activations", err));
-    p->has_in = j->layer > 0 || p->from;
     if (p->has_in) OZ_TRY(oz_rows_open(&p->in, p->from ? cut_path(j, j->file) : residual_path(j, j->layer, ""), false, err));
     return p->has_out ? oz_rows_open(&p->out, p->to ? cut_path(j, !j->file) : residual_path(j, j->layer + 1, ".new"), true, err) : OZ_OK;
 }
@@ -396,8 +449,9 @@ static oz_status sequences_run(job *j, oz_model *m, pass *p, oz_err *err) {
     p->j = j, p->m = m;
     oz_status st = pass_open(p, err);
     for (int64_t i = 0; st == OZ_OK && i < j->cfg->calibration->n_seqs; i++) st = sequence_run(p, i, err);
-    if (st == OZ_OK && p->has_out && !p->to) st = oz_rows_sync(&p->out, err);
-    if (st == OZ_OK && p->has_out && !p->to) {
+    const bool keeps = p->has_out && !p->to && !j->on_device;
+    if (st == OZ_OK && keeps) st = oz_rows_sync(&p->out, err);
+    if (st == OZ_OK && keeps) {
         oz_sum_hex(sum, &p->written);
         json_object_set_new(j->work.manifest, "residual", json_string(sum));
     }
@@ -440,7 +494,7 @@ static oz_status input_new(job *j, const oz_tap *t, int64_t kept, bool hessians,
     oz_grow((void **)&j->inputs, &j->cap_inputs, j->n_inputs + 1, sizeof *j->inputs);
     input *put = &j->inputs[j->n_inputs++];
     *put = in;
-    if (in.gptq) OZ_TRY(oz_hessian_init(&put->hessian, t->width, t->modules[0], err));
+    if (in.gptq) OZ_TRY(oz_hessian_init(&put->hessian, t->width, j->on_device ? j->cfg->dev : NULL, t->modules[0], err));
     return in.sampled ? oz_sample_init(&put->sample, t->width, kept, t->modules[0], err) : OZ_OK;
 }
 
@@ -713,7 +767,7 @@ static oz_status cut_run(job *j, oz_err *err) {
 
 /* The next layer's inputs get their name. */
 static oz_status residual_take(const job *j, oz_err *err) {
-    if (j->layer + 1 == j->n_layers) return OZ_OK;
+    if (j->layer + 1 == j->n_layers || j->on_device) return OZ_OK;
     oz_status st = OZ_OK;
     char *from = residual_path(j, j->layer + 1, ".new"), *to = residual_path(j, j->layer + 1, "");
     if (rename(from, to) != 0) st = oz_err_set(err, OZ_E_IO, __FILE__, __LINE__, "%s: cannot rename to it: %s", to, strerror(errno));
@@ -742,6 +796,21 @@ static oz_status layer_run(job *j, int64_t layer, oz_err *err) {
     unlink(spent);
     oz_free(spent);
     return OZ_OK;
+}
+
+/* All sequences through a layer that is made. */
+static oz_status layer_replay(job *j, int64_t layer, oz_err *err) {
+    oz_ckpt *c;
+    oz_model *m = NULL;
+    j->layer = layer;
+    OZ_TRY(oz_ckpt_open(&c, j->work.out, err));
+    for (size_t i = 0; i < j->q->list.n; i++) j->q->items[i].made = j->q->items[i].made || j->q->items[i].arch->layer == layer;
+    if (cache_of(j, layer)) j->q->caches[layer].made = true;
+    oz_status st = model_open(&m, j, c, OZ_TAP_LINEAR, err);
+    if (st == OZ_OK) st = sequences_run(j, m, &(pass){.has_out = true}, err);
+    oz_model_close(&m);
+    oz_ckpt_close(&c);
+    return st;
 }
 
 /* ---- the whole ---- */
@@ -789,6 +858,7 @@ static oz_status run(job *j, const char *target, oz_err *err) {
     oz_progress_init(&j->stream.progress, "quantizing", "B", bytes_of(j, true, j->work.layers_done));
     j->stream.done_bytes = 0;
     if (j->work.layers_done > 0) oz_log_info("%s: %" PRId64 " of %" PRId64 " layers are done", j->work.dir, j->work.layers_done, j->n_layers);
+    for (int64_t i = 0; i < j->work.layers_done && j->on_device; i++) OZ_TRY(layer_replay(j, i, err));
     for (int64_t i = j->work.layers_done; i < j->n_layers; i++) OZ_TRY(layer_run(j, i, err));
     OZ_TRY(oz_writer_finish(j->writer, err));
     warn_starved(j);
@@ -839,7 +909,7 @@ static void break_off(job *j, oz_status st, oz_err *err) {
 }
 
 oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *target, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err) {
-    job j = {.q = q, .cfg = cfg, .pool = pool};
+    job j = {.q = q, .cfg = cfg, .pool = pool, .on_device = oz_dev_ops(cfg->dev)->calib != NULL};
     bool is_finished = false;
     *report = NULL;
     oz_blas_init();
@@ -859,5 +929,7 @@ oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *targ
     if (st == OZ_OK) *report = json_pack("{s:O, s:O*}", "errors", json_object_get(j.work.manifest, "modules"), "experts", json_object_get(j.work.manifest, "experts"));
     oz_work_close(&j.work);
     oz_free(j.inputs);
+    oz_big_free(j.tapped);
+    oz_dev_ops(cfg->dev)->mem_free(cfg->dev, j.slots);
     return st;
 }

@@ -36,15 +36,21 @@ void oz_blas_init(void) { openblas_set_num_threads(1); }
 
 /* ---- the sum ---- */
 
-oz_status oz_hessian_init(oz_hessian *h, int64_t n, const char *what, oz_err *err) {
-    *h = (oz_hessian){.n = n};
+oz_status oz_hessian_init(oz_hessian *h, int64_t n, oz_dev *dev, const char *what, oz_err *err) {
+    *h = (oz_hessian){.n = n, .dev = dev};
+    if (dev) {
+        h->diagonal = oz_alloc_array((size_t)n, sizeof *h->diagonal);
+        return oz_dev_ops(dev)->calib->gram_new(&h->gram, dev, n, what, err);
+    }
     OZ_TRY(oz_big_new((void **)&h->rows, (size_t)SUM_ROWS * (size_t)n * sizeof(float), what, err));
     return oz_big_new((void **)&h->sum, (size_t)n * (size_t)n * sizeof(float), what, err);
 }
 
 void oz_hessian_deinit(oz_hessian *h) {
+    if (h->dev) oz_dev_ops(h->dev)->calib->gram_free(h->dev, &h->gram);
+    else oz_big_free(h->sum);
     oz_big_free(h->rows);
-    oz_big_free(h->sum);
+    oz_free(h->diagonal);
     *h = (oz_hessian){0};
 }
 
@@ -59,15 +65,15 @@ double oz_token_weight(const float *x, int64_t n) {
     return sum > 0 ? sqrt((double)n / sum) : 0;
 }
 
-typedef struct addition { oz_hessian *h; const float *x; int64_t n_rows; } addition;
+typedef struct addition { oz_hessian *h; const float *x; int64_t ld, n_rows; } addition;
 
 static void weigh_rows(void *arg, int thread, int64_t begin, int64_t end) {
     (void)thread;
     const addition *a = arg;
     const int64_t n = a->h->n;
     for (int64_t r = begin; r < end; r++) {
-        const float by = (float)sqrt(oz_token_weight(a->x + r * n, n));
-        for (int64_t i = 0; i < n; i++) a->h->rows[r * n + i] = a->x[r * n + i] * by;
+        const float *x = a->x + r * a->ld, by = (float)sqrt(oz_token_weight(x, n));
+        for (int64_t i = 0; i < n; i++) a->h->rows[r * n + i] = x[i] * by;
     }
 }
 
@@ -87,20 +93,27 @@ static void add_tiles(void *arg, int thread, int64_t begin, int64_t end) {
     }
 }
 
-void oz_hessian_add(oz_hessian *h, oz_pool *pool, const float *x, int64_t n_rows) {
+void oz_hessian_add(oz_hessian *h, oz_pool *pool, const float *x, int64_t ld, int64_t n_rows) {
     const int64_t t = tiles_of(h->n, sum_tile(h->n));
+    h->n_rows += n_rows;
+    if (h->dev) {
+        oz_dev_ops(h->dev)->calib->gram_add(h->dev, h->gram, x, ld, n_rows);
+        return;
+    }
     for (int64_t r = 0; r < n_rows; r += SUM_ROWS) {
-        addition a = {h, x + r * h->n, n_rows - r < SUM_ROWS ? n_rows - r : SUM_ROWS};
+        addition a = {h, x + r * ld, ld, n_rows - r < SUM_ROWS ? n_rows - r : SUM_ROWS};
         oz_pool_run(pool, a.n_rows, 32, weigh_rows, &a);
         oz_pool_run(pool, t * (t + 1) / 2, 1, add_tiles, &a);
     }
-    h->n_rows += n_rows;
 }
 
+static float diagonal_at(const oz_hessian *h, int64_t i) { return h->dev ? h->diagonal[i] : h->sum[i * h->n + i]; }
+
 oz_status oz_hessian_close(oz_hessian *h, const char *what, oz_err *err) {
+    if (h->dev) h->sum = oz_dev_ops(h->dev)->calib->gram_close(h->dev, h->gram, h->diagonal);
     for (int64_t i = 0; i < h->n; i++) {
-        OZ_NEED(isfinite(h->sum[i * h->n + i]), err, OZ_E_FORMAT, "%s: the calibration text gives activations that are not finite, the first in column %lld", what, (long long)i);
-        for (int64_t j = 0; j < i; j++) h->sum[j * h->n + i] = h->sum[i * h->n + j];
+        OZ_NEED(isfinite(diagonal_at(h, i)), err, OZ_E_FORMAT, "%s: the calibration text gives activations that are not finite, the first in column %lld", what, (long long)i);
+        for (int64_t j = 0; j < i && !h->dev; j++) h->sum[j * h->n + i] = h->sum[i * h->n + j];
     }
     return OZ_OK;
 }
@@ -120,7 +133,7 @@ static double order(int32_t *perm, const oz_hessian *h) {
     double sum = 0;
     int64_t live = 0;
     for (int64_t i = 0; i < h->n; i++) {
-        d[i] = (diagonal){h->sum[i * h->n + i], (int32_t)i};
+        d[i] = (diagonal){diagonal_at(h, i), (int32_t)i};
         sum += (double)d[i].v;
         live += d[i].v > 0;
     }
@@ -197,26 +210,57 @@ static void inverse_tiles(void *arg, int thread, int64_t begin, int64_t end) {
     }
 }
 
-/* What Cholesky does not take at `dampening` it is offered at ten times that, up to 1. */
-static oz_status factor(factoring *w, const oz_hessian *h, double dampening, oz_pool *pool, const char *what, oz_err *err) {
-    const int64_t n = h->n;
-    OZ_TRY(oz_big_new((void **)&w->f->u, (size_t)n * (size_t)n * sizeof(float), what, err));
-    OZ_TRY(oz_big_new((void **)&w->a, (size_t)n * (size_t)n * sizeof(double), what, err));
-    OZ_TRY(oz_big_new((void **)&w->columns, (size_t)oz_pool_threads(pool) * (size_t)(n * FACTOR_TILE) * sizeof(double), what, err));
-    const double mean = order(w->f->perm, h);
-    for (w->f->dampening = dampening;; w->f->dampening *= 10) {
-        OZ_NEED(w->f->dampening <= 1, err, OZ_E_FORMAT, "%s: its Hessian over the calibration text is not positive definite, even with its mean diagonal added", what);
-        fill(w, h, mean, w->f->added = w->f->dampening * mean);
-        if (cholesky(w, pool)) break;
+/* Memory for a factor where the Hessian is, and scratch. */
+static oz_status room_new(factoring *w, const oz_hessian *h, oz_pool *pool, const char *what, oz_err *err) {
+    const size_t n = (size_t)h->n;
+    if (h->dev) {
+        const oz_ops *ops = oz_dev_ops(h->dev);
+        OZ_TRY(ops->mem_new((void **)&w->f->u, h->dev, n * n * sizeof(float), what, err));
+        OZ_TRY(ops->mem_new((void **)&w->f->importance, h->dev, n * sizeof(float), what, err));
+        return ops->mem_new((void **)&w->f->perm, h->dev, n * sizeof(int32_t), what, err);
     }
+    OZ_TRY(oz_big_new((void **)&w->f->u, n * n * sizeof(float), what, err));
+    OZ_TRY(oz_big_new((void **)&w->a, n * n * sizeof(double), what, err));
+    OZ_TRY(oz_big_new((void **)&w->columns, (size_t)oz_pool_threads(pool) * n * FACTOR_TILE * sizeof(double), what, err));
+    w->f->importance = oz_alloc_array(n, sizeof *w->f->importance);
+    w->f->perm = oz_alloc_array(n, sizeof *w->f->perm);
+    return OZ_OK;
+}
+
+static oz_status host_factor(bool *is_definite, factoring *w, const oz_hessian *h, double mean, oz_pool *pool) {
+    const int64_t n = h->n;
+    fill(w, h, mean, w->f->added);
+    if (!(*is_definite = cholesky(w, pool))) return OZ_OK;
     oz_pool_run(pool, tiles_of(n, FACTOR_TILE), 1, inverse_tiles, w);
+    for (int64_t k = 0; k < n; k++) {
+        const double u = w->f->u[k * n + k];
+        w->f->importance[w->f->perm[k]] = (float)(1.0 / (u * u));
+    }
+    return OZ_OK;
+}
+
+/* What Cholesky does not take at `dampening` it is offered at ten times that, up to 1. */
+static oz_status factor(factoring *w, const oz_hessian *h, int32_t *perm, double dampening, oz_pool *pool, const char *what, oz_err *err) {
+    const double mean = order(perm, h);
+    bool is_definite = false;
+    if (h->dev) oz_dev_ops(h->dev)->upload(h->dev, w->f->perm, perm, (size_t)h->n * sizeof *perm);
+    else memcpy(w->f->perm, perm, (size_t)h->n * sizeof *perm);
+    for (w->f->dampening = dampening; !is_definite; w->f->dampening *= is_definite ? 1 : 10) {
+        OZ_NEED(w->f->dampening <= 1, err, OZ_E_FORMAT, "%s: its Hessian over the calibration text is not positive definite, even with its mean diagonal added", what);
+        w->f->added = w->f->dampening * mean;
+        const oz_factoring f = {h->sum, h->n, w->f->perm, mean, w->f->added, w->f->u, w->f->importance};
+        OZ_TRY(h->dev ? oz_dev_ops(h->dev)->calib->factor(&is_definite, h->dev, &f, what, err) : host_factor(&is_definite, w, h, mean, pool));
+    }
     return OZ_OK;
 }
 
 oz_status oz_factor_init(oz_factor *f, const oz_hessian *h, double dampening, oz_pool *pool, const char *what, oz_err *err) {
-    *f = (oz_factor){.n = h->n, .perm = oz_alloc_array((size_t)h->n, sizeof(int32_t))};
+    *f = (oz_factor){.n = h->n, .dev = h->dev};
     factoring w = {.n = h->n, .f = f};
-    oz_status st = factor(&w, h, dampening, pool, what, err);
+    int32_t *perm = oz_alloc_array((size_t)h->n, sizeof *perm);
+    oz_status st = room_new(&w, h, pool, what, err);
+    if (st == OZ_OK) st = factor(&w, h, perm, dampening, pool, what, err);
+    oz_free(perm);
     oz_big_free(w.a);
     oz_big_free(w.columns);
     if (st != OZ_OK) oz_factor_deinit(f);
@@ -224,7 +268,13 @@ oz_status oz_factor_init(oz_factor *f, const oz_hessian *h, double dampening, oz
 }
 
 void oz_factor_deinit(oz_factor *f) {
-    oz_big_free(f->u);
-    oz_free(f->perm);
+    if (f->dev) {
+        void *const mine[] = {f->u, f->importance, f->perm};
+        for (int i = 0; i < 3; i++) oz_dev_ops(f->dev)->mem_free(f->dev, mine[i]);
+    } else {
+        oz_big_free(f->u);
+        oz_free(f->importance);
+        oz_free(f->perm);
+    }
     *f = (oz_factor){0};
 }

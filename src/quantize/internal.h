@@ -3,6 +3,7 @@
 #define OZ_QUANTIZE_INTERNAL_H
 #include "base/map.h"
 #include "base/progress.h"
+#include "kernel/calib.h"
 #include "model/model.h"
 #include "quantize/quantize.h"
 
@@ -178,21 +179,28 @@ oz_status oz_recode_write(oz_stream *s, const oz_recode *r, const oz_ckpt *c, co
 oz_status oz_stream_copy(oz_stream *s, const char *name, const void *data, size_t n_bytes, oz_err *err);
 
 /* ---- GPTQ: the arithmetic ---- */
-enum { OZ_GPTQ_BLOCK = 128, OZ_GPTQ_PASSES = 3 }; /* columns whose errors reach the columns after the block together */
+enum { OZ_GPTQ_ROWS = 96, OZ_GPTQ_PASSES = 3 }; /* of a tile on the host */
+extern const oz_tile_ops oz_tile_host; /* on tiles of OZ_GPTQ_ROWS; no device */
 void oz_blas_init(void); /* before the first of the following: one thread a BLAS call */
 
 /* What the token of a row that modules read counts: 1 / the row's root mean square; 0: a row of zeros. */
 double oz_token_weight(const float *x, int64_t n);
 /* Sum of x x^T over the rows x that modules read, each times its token's weight. */
-typedef struct oz_hessian { int64_t n, n_rows; float *sum; /* [n, n]; until closed, what is on and below the diagonal */ float *rows; /* scratch */ } oz_hessian;
-oz_status oz_hessian_init(oz_hessian *h, int64_t n, const char *what, oz_err *err);
+typedef struct oz_hessian {
+    int64_t n, n_rows;
+    float *sum;               /* [n, n]; until closed, what is on and below the diagonal */
+    float *rows;              /* scratch */
+    oz_dev *dev; oz_gram *gram; float *diagonal; /* of one on a device, where sum is too; else NULL */
+} oz_hessian;
+oz_status oz_hessian_init(oz_hessian *h, int64_t n, oz_dev *dev /* NULL: on the host */, const char *what, oz_err *err);
 void oz_hessian_deinit(oz_hessian *h);
-void oz_hessian_add(oz_hessian *h, oz_pool *pool, const float *x, int64_t n_rows); /* x [n_rows, n]; allocates nothing of ours */
+void oz_hessian_add(oz_hessian *h, oz_pool *pool, const float *x, int64_t ld, int64_t n_rows); /* x [n_rows, n], ld between rows, where the sum is; allocates nothing of ours */
 oz_status oz_hessian_close(oz_hessian *h, const char *what, oz_err *err);          /* mirrors it; OZ_E_FORMAT: not finite */
 
 /* perm: columns by descending diagonal. u: upper triangle [n, n] with (H in that order + dampening * mean diagonal)^-1 = u^T u. A dampening
  * that does not suffice is raised tenfold. added: to the diagonal. */
-typedef struct oz_factor { int64_t n; int32_t *perm; float *u; double dampening, added; } oz_factor;
+typedef struct oz_factor { int64_t n; int32_t *perm; float *u, *importance; /* [n]: 1 / U's diagonal squared, in stored order: what an error costs once later columns have made up for it */
+                           double dampening, added; oz_dev *dev; } oz_factor; /* where the Hessian is */
 oz_status oz_factor_init(oz_factor *f, const oz_hessian *h, double dampening, oz_pool *pool, const char *what, oz_err *err);
 void oz_factor_deinit(oz_factor *f);
 

@@ -797,7 +797,7 @@ const dck_suite dck_suites[] = {
     {"attention", "ref, 2e-5", attention_run},       {"sinks", "1e-12", sinks_run},
     {"latent", "u |wv| 4 (1 + |s|)", latent_run},    {"scan", "ref, 1e-4", scan_run},
     {"experts", "exact, or ULPs", experts_run},      {"memory", "exact", memory_run},
-    {"lowered", "plain executor", ck_lowered},
+    {"lowered", "plain executor", ck_lowered},       {"calibration", "host, see calib.c", ck_calibration},
     {NULL, NULL, NULL},
 };
 

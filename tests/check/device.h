@@ -16,6 +16,7 @@ int ck_device_mutations(const char *name, const char *only, uint64_t seed, oz_er
 int ck_device_bench(const char *name, const char *only, bool deterministic, oz_err *err);
 /* Sequences of a model alone and together; as ck_device. */
 int ck_company(const char *name, const char *path, oz_err *err);
+void ck_calibration(dck *k);
 /* Lowered programs against the plain executor, on random models. */
 void ck_lowered(dck *k);
 

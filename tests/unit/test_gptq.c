@@ -31,8 +31,8 @@ static void open_setup(setup *s, int threads, int64_t tokens) {
     }
     s->weight = (oz_weight){.codec = OZ_CODEC_F32, .rows = ROWS, .cols = COLS, .codes = s->w, .row_bytes = COLS * 4, .group_size = COLS};
     oz_blas_init();
-    check(oz_hessian_init(&s->h, COLS, "h", &e), &e);
-    for (int64_t t = 0; t < tokens; t += 550) oz_hessian_add(&s->h, s->pool, s->x + t * COLS, tokens - t < 550 ? tokens - t : 550);
+    check(oz_hessian_init(&s->h, COLS, NULL, "h", &e), &e);
+    for (int64_t t = 0; t < tokens; t += 550) oz_hessian_add(&s->h, s->pool, s->x + t * COLS, COLS, tokens - t < 550 ? tokens - t : 550);
     check(oz_hessian_close(&s->h, "h", &e), &e);
     check(oz_factor_init(&s->f, &s->h, 0.01, s->pool, "h", &e), &e);
 }
@@ -315,7 +315,7 @@ static void test_bad_hessians(void **state) {
     oz_hessian h;
     oz_factor f;
     oz_err e = {0};
-    check(oz_hessian_init(&h, 2, "h", &e), &e);
+    check(oz_hessian_init(&h, 2, NULL, "h", &e), &e);
     h.sum[0] = h.sum[3] = 1, h.sum[1] = h.sum[2] = 1.05f; /* eigenvalues 2.05 and -0.05 */
     check(oz_factor_init(&f, &h, 0.01, pool, "h", &e), &e);
     assert_true(fabs(f.dampening - 0.1) < 1e-12);

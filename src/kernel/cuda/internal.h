@@ -10,6 +10,7 @@
 extern "C" {
 #include "base/err.h"
 #include "base/mem.h"
+#include "kernel/calib.h"
 #include "kernel/dev.h"
 #include "kernel/step.h"
 }
@@ -68,7 +69,7 @@ typedef struct oz_cuda_batch {
     const oz_batch *host;
 } oz_cuda_batch;
 
-struct oz_lt; /* lt.cu */
+struct oz_lt; struct oz_solver; /* lt.cu, factor.cu */
 struct oz_cuda_dev {
     oz_dev head;
     int device, n_sms;
@@ -81,6 +82,7 @@ struct oz_cuda_dev {
     uint8_t *gathered; size_t gathered_bytes; /* inputs in a weight's order */
     unsigned *tickets;                  /* zeroed counters */
     oz_lt *lt;                          /* NULL: no library here */
+    oz_solver *solver;                  /* NULL: not needed yet */
     cudaError_t failed;                 /* first error of a call that returns void */
 };
 static inline oz_cuda_dev *oz_cuda(oz_dev *d) { return (oz_cuda_dev *)d; }
@@ -163,8 +165,21 @@ void oz_lt_close(oz_cuda_dev *d);
 bool oz_lt_fits(const oz_cuda_dev *d, const oz_cuda_packed *w, int bucket);
 bool oz_lt_expand_fits(const oz_cuda_dev *d, const oz_cuda_packed *w, int bucket);
 bool oz_lt_square(oz_cuda_dev *d, oz_form form, int64_t n, void *mem);
+/* Column-major d [m, n] = alpha a' b, or added to what is there: a [k, m], or plain: [m, k]; b [k, n], or turned: [n, k]. Of f32, or bf16 with sums in f32. False: not done. */
+typedef struct oz_lt_product_args { bool bf16; const void *a, *b; float *d; int64_t m, n, k, lda, ldb, ldd; bool plain_a, turned_b, adds; float alpha; } oz_lt_product_args;
+bool oz_lt_product(oz_cuda_dev *d, const oz_lt_product_args *p);
 void oz_gemm_lt(oz_cuda_dev *d, const oz_linear_args *a);
 void oz_gemm_lt_expand(oz_cuda_dev *d, const oz_linear_args *a);
+
+/* gram.cu, factor.cu, gptq.cu: calibration */
+extern const oz_calib_ops oz_cuda_calib;
+extern const oz_tile_ops oz_cuda_tile_ops;
+oz_status oz_cuda_gram_new(oz_gram **out, oz_dev *d, int64_t n, const char *what, oz_err *err);
+void oz_cuda_gram_free(oz_dev *d, oz_gram **g);
+void oz_cuda_gram_add(oz_dev *d, oz_gram *g, const float *x, int64_t ld, int64_t n_rows);
+float *oz_cuda_gram_close(oz_dev *d, oz_gram *g, float *diagonal);
+oz_status oz_cuda_factor(bool *is_definite, oz_dev *d, const oz_factoring *f, const char *what, oz_err *err);
+void oz_cuda_factor_close(oz_cuda_dev *d);
 
 /* ceiling.cu */
 void oz_cuda_ceiling(oz_dev *d, oz_ceiling *out);

@@ -16,7 +16,7 @@ extern "C" {
 
 enum { MAX_PLANS = 256, EXPAND_THREADS = 256, WIDE_BYTES = 64 << 20 };
 
-typedef struct lt_key { cudaDataType_t type; int64_t m, n, k, lda, ldb, ldd; int align; } lt_key;
+typedef struct lt_key { cudaDataType_t type; int64_t m, n, k, lda, ldb, ldd; int align_in, align; bool plain_a, turned_b; } lt_key; /* of a the transpose is meant, but where it is plain; of b where it is turned */
 typedef struct lt_plan { lt_key key; bool found; cublasLtMatmulAlgo_t algo; } lt_plan;
 
 #define FUNCTIONS(X) \
@@ -65,16 +65,17 @@ void oz_lt_close(oz_cuda_dev *d) {
 
 /* ---- one product ---- */
 
-typedef struct lt_call { const void *a, *b; void *d; lt_key key; } lt_call;
+typedef struct lt_call { const void *a, *b; void *d; lt_key key; float alpha, beta; } lt_call; /* of floats */
 typedef struct lt_descs { cublasLtMatmulDesc_t op; cublasLtMatrixLayout_t a, b, d; } lt_descs;
 
 static void descs_make(lt_descs *x, oz_lt *l, const lt_key *k) {
     const bool ints = k->type == CUDA_R_8I;
-    const cublasOperation_t t = CUBLAS_OP_T;
+    const cublasOperation_t op_a = k->plain_a ? CUBLAS_OP_N : CUBLAS_OP_T, op_b = k->turned_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     l->cublasLtMatmulDescCreate(&x->op, ints ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F, ints ? CUDA_R_32I : CUDA_R_32F);
-    l->cublasLtMatmulDescSetAttribute(x->op, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t);
-    l->cublasLtMatrixLayoutCreate(&x->a, k->type, (uint64_t)k->k, (uint64_t)k->m, k->lda);
-    l->cublasLtMatrixLayoutCreate(&x->b, k->type, (uint64_t)k->k, (uint64_t)k->n, k->ldb);
+    l->cublasLtMatmulDescSetAttribute(x->op, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a);
+    l->cublasLtMatmulDescSetAttribute(x->op, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b);
+    l->cublasLtMatrixLayoutCreate(&x->a, k->type, (uint64_t)(k->plain_a ? k->m : k->k), (uint64_t)(k->plain_a ? k->k : k->m), k->lda);
+    l->cublasLtMatrixLayoutCreate(&x->b, k->type, (uint64_t)(k->turned_b ? k->n : k->k), (uint64_t)(k->turned_b ? k->k : k->n), k->ldb);
     l->cublasLtMatrixLayoutCreate(&x->d, ints ? CUDA_R_32I : CUDA_R_32F, (uint64_t)k->m, (uint64_t)k->n, k->ldd);
 }
 static void descs_free(lt_descs *x, oz_lt *l) {
@@ -90,7 +91,7 @@ static const lt_plan *plan_get(oz_lt *l, const lt_key *k, const lt_descs *x) {
     cublasLtMatmulPreference_t pref;
     cublasLtMatmulHeuristicResult_t r = {};
     const uint64_t work = OZ_LT_WORK_BYTES;
-    const uint32_t in = 16, out = (uint32_t)k->align;
+    const uint32_t in = (uint32_t)k->align_in, out = (uint32_t)k->align;
     int n = 0;
     l->cublasLtMatmulPreferenceCreate(&pref);
     l->cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &work, sizeof work);
@@ -113,10 +114,9 @@ static bool lt_run(oz_cuda_dev *d, const lt_call *c) {
     const lt_plan *p = plan_get(l, &c->key, &x);
     cublasStatus_t st = CUBLAS_STATUS_NOT_SUPPORTED;
     if (p->found) {
-        const float one_f = 1, zero_f = 0;
         const int32_t one_i = 1, zero_i = 0;
         const bool ints = c->key.type == CUDA_R_8I;
-        st = l->cublasLtMatmul(l->handle, x.op, ints ? (const void *)&one_i : &one_f, c->a, x.a, c->b, x.b, ints ? (const void *)&zero_i : &zero_f, c->d, x.d, c->d, x.d, &p->algo, d->work,
+        st = l->cublasLtMatmul(l->handle, x.op, ints ? (const void *)&one_i : &c->alpha, c->a, x.a, c->b, x.b, ints ? (const void *)&zero_i : &c->beta, c->d, x.d, c->d, x.d, &p->algo, d->work,
                                OZ_LT_WORK_BYTES, d->stream);
     }
     descs_free(&x, l);
@@ -146,6 +146,7 @@ static bool part_run(oz_cuda_dev *d, const oz_linear_args *a, int i, const void 
     const oz_cuda_packed *w = oz_cuda_weight(a->parts[i]);
     lt_call c;
     memset(&c, 0, sizeof c); /* keys are compared as bytes */
+    c.alpha = 1, c.key.align_in = 16;
     c.a = codes, c.b = a->x.data, c.d = y;
     c.key.type = type_of(a->x.form), c.key.m = n, c.key.n = a->n_tok, c.key.k = w->head.cols, c.key.lda = stride_bytes / form_size_host(a->x.form), c.key.ldb = a->x.ld, c.key.ldd = a->ld_y;
     c.key.align = (uintptr_t)y % 16 == 0 && a->ld_y % 4 == 0 ? 16 : 4;
@@ -182,9 +183,27 @@ bool oz_lt_square(oz_cuda_dev *d, oz_form form, int64_t n, void *mem) {
     if (!d->lt) return false;
     lt_call c;
     memset(&c, 0, sizeof c);
+    c.alpha = 1, c.key.align_in = 16;
     const size_t one = (size_t)(n * n * form_size_host(form));
     c.a = mem, c.b = (uint8_t *)mem + one, c.d = (uint8_t *)mem + 2 * one;
     c.key.type = type_of(form), c.key.m = c.key.n = c.key.k = c.key.lda = c.key.ldb = c.key.ldd = n, c.key.align = 16;
+    return lt_run(d, &c);
+}
+
+static int alignment(const void *p, int64_t ld, int size) {
+    int a = 16;
+    while ((uintptr_t)p % a || ld * size % a) a /= 2;
+    return a;
+}
+
+bool oz_lt_product(oz_cuda_dev *d, const oz_lt_product_args *p) {
+    lt_call c;
+    if (!d->lt) return false;
+    memset(&c, 0, sizeof c);
+    const int size = p->bf16 ? 2 : 4, a = alignment(p->a, p->lda, size), b = alignment(p->b, p->ldb, size);
+    c.a = p->a, c.b = p->b, c.d = p->d, c.alpha = p->alpha, c.beta = p->adds ? 1 : 0;
+    c.key.type = p->bf16 ? CUDA_R_16BF : CUDA_R_32F, c.key.m = p->m, c.key.n = p->n, c.key.k = p->k, c.key.lda = p->lda, c.key.ldb = p->ldb, c.key.ldd = p->ldd;
+    c.key.align_in = a < b ? a : b, c.key.align = alignment(p->d, p->ldd, 4), c.key.plain_a = p->plain_a, c.key.turned_b = p->turned_b;
     return lt_run(d, &c);
 }
 

@@ -45,7 +45,13 @@
     X(LT_SCALE, "products", "lt: sums are not scaled")                                        \
     X(EXPAND_GROUP, "products", "expand_lt: the first group's scale")                         \
     X(GATHER_COLUMN, "products", "gathered: each column but the first meets its neighbour's input") \
-    X(PLAIN_COLUMN, "products experts", "plain: the last column is not multiplied")
+    X(PLAIN_COLUMN, "products experts", "plain: the last column is not multiplied")           \
+    X(GRAM_WEIGHT, "calibration", "gram: tokens count alike")                                 \
+    X(FACTOR_DAMP, "calibration", "factor: nothing is added to the diagonal")                 \
+    X(GPTQ_ZERO, "calibration", "tile: the searched zero point is not kept")                  \
+    X(GPTQ_SWEEP, "calibration", "tile: the error of the sixth column of 16 is lost")         \
+    X(GPTQ_AGAIN, "calibration", "tile: products with errors miss the sixth column of 16")    \
+    X(GPTQ_FIT, "calibration", "tile: a scale is fitted without what was added to the diagonal")
 
 typedef enum oz_cuda_mutation {
     OZ_MUTATION_NONE,

@@ -61,6 +61,11 @@ static void download(oz_dev *dev, void *dst, const void *src, size_t n_bytes) {
     oz_cuda_note(d, cudaStreamSynchronize(d->stream));
 }
 
+static void copy(oz_dev *dev, void *dst, const void *src, size_t n_bytes) {
+    oz_cuda_dev *d = oz_cuda(dev);
+    oz_cuda_note(d, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToDevice, d->stream));
+}
+
 static int form_bytes(oz_form form) {
     switch (form) {
     case OZ_FORM_F32: return 4;
@@ -138,11 +143,11 @@ static oz_status end(oz_dev *dev, oz_err *err) {
 }
 
 static const oz_ops ops = {
-    mem_new, mem_free, upload, download, form_bytes, 0 /* latents are not expanded */, NULL, oz_cuda_pack, oz_cuda_packed_free, begin, end,
+    mem_new, mem_free, upload, download, copy, form_bytes, 0 /* latents are not expanded */, NULL, oz_cuda_pack, oz_cuda_packed_free, begin, end,
     oz_cuda_embed, oz_cuda_norm, oz_cuda_quantize, oz_cuda_round, NULL, NULL /* no ranks */, oz_cuda_linear, oz_cuda_rope_table, oz_cuda_rope, oz_cuda_rope_pairs, oz_cuda_kv_write,
     oz_cuda_mla_write, oz_cuda_latent, oz_cuda_attention, oz_cuda_conv, oz_cuda_scan,
     oz_cuda_silu_mul, oz_cuda_gelu_mul, oz_cuda_scale, oz_cuda_softcap, oz_cuda_add, oz_cuda_gather, oz_cuda_route, oz_cuda_sort, oz_cuda_spread, oz_cuda_grouped, oz_cuda_combine, oz_cuda_sink_stat, oz_cuda_sink_kl,
-    oz_cuda_lower, oz_cuda_lowered_free, oz_cuda_lowered_run, oz_cuda_lowered_print,
+    oz_cuda_lower, oz_cuda_lowered_free, oz_cuda_lowered_run, oz_cuda_lowered_print, &oz_cuda_calib,
 };
 
 /* ---- the device ---- */
@@ -187,6 +192,7 @@ static oz_status dev_init(oz_cuda_dev *d, oz_err *err) {
 static void dev_close(oz_dev *dev) {
     oz_cuda_dev *d = oz_cuda(dev);
     if (d->stream) cudaStreamSynchronize(d->stream);
+    oz_cuda_factor_close(d);
     oz_lt_close(d);
     for (int i = 0; i < 2; i++) {
         cudaFreeHost(d->pinned[i]);

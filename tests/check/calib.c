@@ -1,0 +1,168 @@
+/* What a device computes for calibration, beside the host: Hessians, factors, and GPTQ of a matrix from the same ones. Where a choice is close the two may choose differently, which later
+ * choices then follow: codes and scales are counted; errors are held against each other, and the error that is reported against that of the codes in f64. */
+#include "device.h"
+#include "quantize/internal.h"
+
+typedef struct shape { int64_t rows, n, tokens; oz_codec codec; int64_t group; bool asymmetric, shared; double dampening; int passes; } shape;
+
+static const shape shapes[] = {
+    {70, 208, 600, OZ_CODEC_I4P, 16, false, false, 0.01, 0},   {70, 208, 600, OZ_CODEC_I4P, 16, true, false, 0.01, 0},   {300, 576, 1500, OZ_CODEC_I4P, 64, false, false, 0.01, 0},
+    {300, 576, 1500, OZ_CODEC_I4P, 64, false, false, 1, 1},    {96, 1100, 2500, OZ_CODEC_I4P, 100, true, false, 0.01, 3}, {64, 512, 900, OZ_CODEC_I8P, 0, false, false, 0.01, 3},
+    {33, 200, 700, OZ_CODEC_F8E4M3, 0, false, false, 0.01, 3}, {40, 384, 700, OZ_CODEC_F8E4M3, 0, false, true, 0.01, 3},  {65, 2052, 1200, OZ_CODEC_I4P, 128, false, false, 0.1, 2},
+    {1, 24, 100, OZ_CODEC_I4P, 8, true, false, 0.01, 3},
+};
+
+typedef struct both { oz_hessian dev, host; oz_factor dev_f, host_f; oz_pool *pool; float *w; } both;
+
+static bool good(dck *k, oz_status st, const oz_err *e) {
+    if (st != OZ_OK) ck_fail(k->c, "%s", e->msg);
+    return st == OZ_OK;
+}
+
+/* Inputs that depend on each other, of very different sizes, one of which is always zero, and some tokens much larger than others. */
+static void inputs_fill(ck *c, float *x, const shape *s, int64_t ld) {
+    for (int64_t t = 0; t < s->tokens; t++) {
+        const double common = oz_rng_normal(&c->rng) * (t % 60 == 7 ? 50 : 1);
+        for (int64_t i = 0; i < ld; i++) x[t * ld + i] = i >= s->n ? NAN : i == 17 ? 0 : (float)((common + 0.5 * oz_rng_normal(&c->rng)) * exp(2.0 * sin((double)i)));
+    }
+}
+
+static bool hessians(dck *k, both *b, const shape *s) {
+    oz_err e = {0};
+    const int64_t ld = s->n + 3, half = s->tokens / 2;
+    float *x = malloc(sizeof(float) * (size_t)(s->tokens * ld));
+    void *on_dev = NULL;
+    inputs_fill(k->c, x, s, ld);
+    bool st = good(k, k->ops->mem_new(&on_dev, k->dev, sizeof(float) * (size_t)(s->tokens * ld), "x", &e), &e);
+    st = st && good(k, oz_hessian_init(&b->dev, s->n, k->dev, "w", &e), &e) && good(k, oz_hessian_init(&b->host, s->n, NULL, "w", &e), &e);
+    if (st) {
+        k->ops->upload(k->dev, on_dev, x, sizeof(float) * (size_t)(s->tokens * ld));
+        for (int i = 0; i < 2; i++) {
+            const int64_t r0 = i * half, n = i ? s->tokens - half : half;
+            oz_hessian_add(&b->dev, b->pool, (float *)on_dev + r0 * ld, ld, n);
+            oz_hessian_add(&b->host, b->pool, x + r0 * ld, ld, n);
+        }
+        st = good(k, oz_hessian_close(&b->dev, "w", &e), &e) && good(k, oz_hessian_close(&b->host, "w", &e), &e);
+    }
+    if (on_dev) k->ops->mem_free(k->dev, on_dev);
+    free(x);
+    return st;
+}
+
+/* Each x is rounded to bf16 on the device: a product is off by 2^-8 of itself at most. From then on the host has the device's. */
+static void hessian_compare(dck *k, both *b) {
+    const int64_t n = b->host.n;
+    float *got = malloc(sizeof(float) * (size_t)(n * n)), *want = b->host.sum;
+    k->ops->download(k->dev, got, b->dev.sum, sizeof(float) * (size_t)(n * n));
+    for (int64_t i = 0; i < n && !ck_enough(k->c); i++)
+        for (int64_t j = 0; j < n; j++) {
+            const double size = sqrt((double)want[i * n + i] * (double)want[j * n + j]);
+            ck_bound(k->c, fabs((double)got[i * n + j] - (double)want[i * n + j]), size * 0x1.02p-8, "hessian %lld, %lld", (long long)i, (long long)j);
+            if (got[i * n + j] != got[j * n + i]) ck_fail(k->c, "hessian %lld, %lld: not symmetric", (long long)i, (long long)j);
+        }
+    memcpy(want, got, sizeof(float) * (size_t)(n * n));
+    free(got);
+}
+
+static bool factors(dck *k, both *b, const shape *s) {
+    oz_err e = {0};
+    const int64_t n = s->n;
+    if (!good(k, oz_factor_init(&b->dev_f, &b->dev, s->dampening, b->pool, "w", &e), &e) || !good(k, oz_factor_init(&b->host_f, &b->host, s->dampening, b->pool, "w", &e), &e)) return false;
+    float *u = malloc(sizeof(float) * (size_t)(n * n)), *importance = malloc(sizeof(float) * (size_t)n);
+    int32_t *perm = malloc(sizeof(int32_t) * (size_t)n);
+    k->ops->download(k->dev, u, b->dev_f.u, sizeof(float) * (size_t)(n * n));
+    k->ops->download(k->dev, importance, b->dev_f.importance, sizeof(float) * (size_t)n);
+    k->ops->download(k->dev, perm, b->dev_f.perm, sizeof(int32_t) * (size_t)n);
+    ck_same(k->c, perm, b->host_f.perm, sizeof(int32_t) * (size_t)n, "order of columns");
+    for (int64_t i = 0; i < n; i++) {
+        const double most = fabs((double)b->host_f.u[i * n + i]);
+        ck_bound(k->c, fabs((double)importance[i] - (double)b->host_f.importance[i]), 1e-5 * (double)b->host_f.importance[i], "importance of column %lld", (long long)i);
+        for (int64_t j = 0; j < n; j++) ck_bound(k->c, fabs((double)u[i * n + j] - (double)b->host_f.u[i * n + j]), 1e-5 * (most + fabs((double)b->host_f.u[i * n + j])), "factor %lld, %lld", (long long)i, (long long)j);
+    }
+    free(u), free(importance), free(perm);
+    return true;
+}
+
+typedef struct result { oz_gptq_result r; float *values, *scales, *zeros; int64_t n_groups; } result;
+
+/* What was chosen, as numbers. */
+static bool quantize(dck *k, result *out, const both *b, const shape *s, bool on_dev) {
+    oz_err e = {0};
+    const oz_weight w = {.codec = OZ_CODEC_F32, .rows = s->rows, .cols = s->n, .codes = b->w, .row_bytes = s->n * 4, .group_size = s->n};
+    const float shared[2] = {0.02f, 0};
+    const oz_gptq g = {on_dev ? &b->dev : &b->host, on_dev ? &b->dev_f : &b->host_f, &w, {s->codec, s->group, OZ_DTYPE_BF16, s->asymmetric, 0, 0}, s->passes, s->shared ? shared : NULL, s->shared ? s->rows : 0};
+    const int64_t n_groups = s->group ? (s->n + s->group - 1) / s->group : 1, row_bytes = oz_codec_row_bytes(s->codec, s->n);
+    *out = (result){.r = {.codes = calloc((size_t)s->rows, (size_t)row_bytes), .scales = calloc((size_t)(s->rows * n_groups), 2), .zeros = s->asymmetric ? calloc((size_t)s->rows, (size_t)n_groups) : NULL,
+                          .code_row_bytes = row_bytes, .scale_row_bytes = 2 * n_groups}, .n_groups = n_groups};
+    if (!good(k, oz_gptq_run(&out->r, &g, b->pool, "w", &e), &e)) return false;
+    const oz_weight stored = {.codec = s->codec, .rows = s->rows, .cols = s->n, .codes = out->r.codes, .row_bytes = row_bytes, .group_size = s->group ? s->group : s->n, .scale_dtype = OZ_DTYPE_BF16,
+                              .scales = out->r.scales, .zeros = out->r.zeros};
+    out->values = malloc(sizeof(float) * (size_t)(s->rows * s->n));
+    out->scales = malloc(sizeof(float) * (size_t)(s->rows * n_groups));
+    oz_to_f32(out->scales, OZ_DTYPE_BF16, out->r.scales, s->rows * n_groups);
+    for (int64_t r = 0; r < s->rows; r++) oz_weight_row(out->values + r * s->n, &stored, r, 0, s->n);
+    return true;
+}
+
+static void result_free(result *r) { free(r->r.codes), free(r->r.scales), free(r->r.zeros), free(r->values), free(r->scales); }
+
+/* tr(E H E^T) / tr(W H W^T) of the values, in f64. */
+static double error_of(const both *b, const shape *s, const float *values) {
+    double sum = 0, of = 0;
+    double *e = malloc(sizeof(double) * (size_t)s->n);
+    for (int64_t r = 0; r < s->rows; r++) {
+        const float *w = b->w + r * s->n;
+        for (int64_t i = 0; i < s->n; i++) e[i] = (double)values[r * s->n + i] - (double)w[i];
+        for (int64_t i = 0; i < s->n; i++) {
+            double he = 0, hw = 0;
+            for (int64_t j = 0; j < s->n; j++) he += (double)b->host.sum[i * s->n + j] * e[j], hw += (double)b->host.sum[i * s->n + j] * (double)w[j];
+            sum += e[i] * he, of += (double)w[i] * hw;
+        }
+    }
+    free(e);
+    return sum / of;
+}
+
+/* The share of entries that differ. */
+static double differ(const float *a, const float *b, int64_t n, double by) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) count += !(fabs((double)a[i] - (double)b[i]) <= by * fabs((double)b[i]));
+    return (double)count / (double)n;
+}
+
+static void results_compare(dck *k, const both *b, const shape *s) {
+    result dev = {0}, host = {0};
+    if (quantize(k, &dev, b, s, true) && quantize(k, &host, b, s, false)) {
+        const double exact = error_of(b, s, dev.values);
+        ck_bound(k->c, fabs(dev.r.before - host.r.before), 1e-4 * host.r.before, "error of rounding to nearest: %g, host %g", dev.r.before, host.r.before);
+        ck_bound(k->c, fabs(dev.r.after - exact), 2e-4 * exact + 0x1p-18 /* he is a difference of what is much larger */, "error reported %g, of the codes %g", dev.r.after, exact);
+        ck_bound(k->c, fabs(dev.r.after - host.r.after), 0.03 * host.r.after, "error %g, host %g", dev.r.after, host.r.after);
+        ck_bound(k->c, differ(dev.scales, host.scales, s->rows * host.n_groups, 0), s->passes ? 0.08 : 0.01, "share of scales that differ (passes %d)", s->passes);
+        if (!s->passes) ck_bound(k->c, differ(dev.values, host.values, s->rows * s->n, 1e-6), 0.02, "share of values that differ");
+    }
+    result_free(&dev), result_free(&host);
+}
+
+static void shape_run(dck *k, const shape *s) {
+    both b = {.pool = oz_pool_new(3), .w = malloc(sizeof(float) * (size_t)(s->rows * s->n))};
+    k->c->n_cases++;
+    for (int64_t i = 0; i < s->rows * s->n; i++) b.w[i] = (float)oz_rng_normal(&k->c->rng) * 0.05f + (s->asymmetric ? 0.02f : 0);
+    if (hessians(k, &b, s)) {
+        hessian_compare(k, &b);
+        if (factors(k, &b, s)) results_compare(k, &b, s);
+    }
+    oz_factor_deinit(&b.dev_f), oz_factor_deinit(&b.host_f);
+    if (b.dev.dev) oz_hessian_deinit(&b.dev);
+    oz_hessian_deinit(&b.host);
+    oz_pool_free(&b.pool);
+    free(b.w);
+    oz_err e = {0};
+    if (k->ops->end(k->dev, &e) != OZ_OK) ck_fail(k->c, "%s", e.msg);
+}
+
+void ck_calibration(dck *k) {
+    if (!k->ops->calib) return;
+    oz_blas_init();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (!ck_skip(k->c)) shape_run(k, &shapes[i]);
+}
