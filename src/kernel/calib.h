@@ -44,6 +44,9 @@ typedef struct oz_tile_ops {
 /* A symmetric matrix and what makes its factor: U, upper triangle, with (a in the order perm + damp on the diagonal)^-1 = U^T U. Zeros on the diagonal count as `mean`. */
 typedef struct oz_factoring { const float *a; int64_t n; const int32_t *perm; double mean, damp; float *u, *importance /* [n]: 1 / U's diagonal squared, in stored order */; } oz_factoring;
 
+/* Of each column of rows: the least and the greatest value, 0 among them, and the sum of magnitudes, which is not finite where one of them is not. [n] each, zeros before. */
+typedef struct oz_range { double *sum; float *min, *max; } oz_range;
+
 typedef struct oz_gram oz_gram;
 struct oz_calib_ops {
     /* The sum of x x^T / |x| over rows x (quantize/hessian.c says why), [n, n]. */
@@ -53,6 +56,7 @@ struct oz_calib_ops {
     float *(*gram_close)(oz_dev *d, oz_gram *g, float *diagonal /* host [n] */); /* the sum, both halves; the gram's own */
     oz_status (*factor)(bool *is_definite, oz_dev *d, const oz_factoring *f, const char *what, oz_err *err);
     const oz_tile_ops *tile;
+    void (*range_add)(oz_dev *d, const oz_range *r, const float *x, int64_t ld, int64_t n_rows, int64_t n);
 };
 
 #endif

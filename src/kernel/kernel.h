@@ -76,16 +76,14 @@ typedef struct oz_kl_stat { double kl, nll_ref, nll, p_ref, p; int32_t argmax_re
 /* model/'s compiled steps (kernel/step.h), and a device's own version of them. */
 typedef struct oz_program oz_program; typedef struct oz_lowered oz_lowered; typedef struct oz_route oz_route;
 typedef struct oz_grouped_args oz_grouped_args; typedef struct oz_mla_args oz_mla_args; typedef struct oz_latent_args oz_latent_args; typedef struct oz_conv_args oz_conv_args; typedef struct oz_scan_args oz_scan_args;
-typedef struct oz_calib_ops oz_calib_ops;
-typedef enum oz_steps { OZ_STEPS_LAYERS, OZ_STEPS_HEAD } oz_steps;
+typedef struct oz_calib_ops oz_calib_ops; typedef enum oz_steps { OZ_STEPS_LAYERS, OZ_STEPS_HEAD } oz_steps;
 
 typedef struct oz_ops {
     /* memory: user-sized, error on none; upload/download between host and device; zeroed when new */
     oz_status (*mem_new)(void **out, oz_dev *d, size_t n_bytes, const char *what, oz_err *err);
     void (*mem_free)(oz_dev *d, void *p);
     void (*upload)(oz_dev *d, void *dst, const void *src_host, size_t n_bytes);
-    void (*download)(oz_dev *d, void *dst_host, const void *src, size_t n_bytes);
-    void (*copy)(oz_dev *d, void *dst, const void *src, size_t n_bytes); /* both the device's */
+    void (*download)(oz_dev *d, void *dst_host, const void *src, size_t n_bytes); void (*copy)(oz_dev *d, void *dst, const void *src, size_t n_bytes); /* both the device's */
     int (*form_bytes)(oz_form form); size_t latent_room; /* of one element, 0: not on this device; bytes for keys and values that `latent` expands, 0: it never does */
     bool (*multiplies)(const oz_dev *d, oz_codec codec, oz_form form); /* is there a kernel? NULL: for all forms that have bytes */
     /* w: compact (oz_weight_is_compact), rounded on the way where it has rtn. form: of the activations it will meet. OZ_E_UNSUPPORTED if no kernel takes (codec, form): the caller adds module and scheme.
@@ -140,8 +138,7 @@ typedef struct oz_ops {
     oz_status (*lower)(oz_lowered **out, oz_dev *d, const oz_program *p, oz_err *err);
     void (*lowered_free)(oz_lowered **l);
     bool (*lowered_run)(oz_lowered *l, const oz_kv *kv, oz_steps which, int64_t row0, int64_t n_rows);
-    void (*lowered_print)(const oz_lowered *l, FILE *out);
-    const oz_calib_ops *calib; /* what calibration computes (kernel/calib.h); NULL: the host does */
+    void (*lowered_print)(const oz_lowered *l, FILE *out); const oz_calib_ops *calib; /* what calibration computes (kernel/calib.h); NULL: the host does */
 } oz_ops;
 const oz_ops *oz_dev_ops(const oz_dev *d);
 

@@ -336,7 +336,7 @@ oz_status oz_plan_compile(oz_model *m, oz_err *err) {
 int oz_step_taps(const oz_step *s) { return s->op != OZ_OP_TAP ? 0 : s->by_expert ? s->n_parts : 1; }
 
 oz_tap oz_step_tap(const oz_program *p, const oz_step *s, int i) {
-    oz_tap t = {.kind = s->tap, .layer = s->layer, .n_modules = s->by_expert ? 1 : s->n_parts, .width = s->n, .ld = p->bufs[s->src].width};
+    oz_tap t = {.kind = s->tap, .layer = s->layer, .n_modules = s->by_expert ? 1 : s->n_parts, .width = s->n};
     for (int k = 0; k < t.n_modules; k++) t.modules[k] = p->linears[s->part0 + i + k].module;
     return t;
 }

@@ -17,7 +17,6 @@
 #include "base/mem.h"
 #include "base/sha256.h"
 #include "base/str.h"
-#include "kernel/calib.h"
 #include "quantize/internal.h"
 
 /* What some modules of a layer read: its Hessian where one of them is quantized by GPTQ, and what is kept of its values where scales are chosen by them. */
@@ -35,7 +34,6 @@ typedef struct job {
     int cut, waits, file;                   /* its cut; the one that the sequences wait at (0: before the layer), in one of two files */
     bool on_device;                         /* that calibrates by itself */
     char *slots; size_t slot_bytes;         /* of its memory, a sequence each */
-    float *tapped;                          /* on the host: rows of a tap that are sampled */
     input *inputs;                          /* of the cut */
     size_t n_inputs, cap_inputs;
 } job;
@@ -340,19 +338,10 @@ typedef struct pass {
     oz_sum written;
 } pass;
 
-/* Rows of a tap on the host, one after the other. */
-static const float *host_rows(job *j, const oz_tap *t) {
-    if (!j->on_device || t->n_tok == 0) return t->rows;
-    const oz_ops *ops = oz_dev_ops(j->cfg->dev);
-    ops->download(j->cfg->dev, j->tapped, t->rows, (size_t)((t->n_tok - 1) * t->ld + t->width) * sizeof(float));
-    for (int64_t i = 1; i < t->n_tok && t->ld > t->width; i++) memmove(j->tapped + i * t->width, j->tapped + i * t->ld, (size_t)t->width * sizeof(float));
-    return j->tapped;
-}
-
 static void input_add(job *j, input *in, const oz_tap *t) {
     in->n_tok += t->n_tok;
     if (in->gptq) oz_hessian_add(&in->hessian, j->pool, t->rows, t->ld, t->n_tok);
-    if (in->sampled) oz_sample_add(&in->sample, host_rows(j, t), t->n_tok);
+    if (in->sampled) oz_sample_add(&in->sample, t->rows, t->ld, t->n_tok);
 }
 
 static bool is_of(const input *in, const oz_tap *t) {
@@ -410,23 +399,13 @@ static oz_status slots_fit(const pass *p, oz_err *err) {
     return OZ_OK;
 }
 
-static oz_status tapped_new(job *j, const oz_model *m, oz_err *err) {
-    int64_t widest = 0;
-    for (size_t i = 0; i < oz_model_tap_count(m); i++) widest = oz_model_tap_at(m, i).ld > widest ? oz_model_tap_at(m, i).ld : widest;
-    oz_big_free(j->tapped);
-    return oz_big_new((void **)&j->tapped, (size_t)(widest * j->longest) * sizeof(float), "taps", err);
-}
-
 static oz_status pass_open(pass *p, oz_err *err) {
     job *j = p->j;
     const int64_t n_blocks = (j->longest + OZ_KV_BLOCK - 1) / OZ_KV_BLOCK;
-    bool sampled = false;
-    for (size_t i = 0; i < j->n_inputs; i++) sampled = sampled || j->inputs[i].sampled;
     OZ_TRY(oz_state_new(&p->state, p->m, n_blocks, 1, err));
     p->blocks = oz_alloc_array((size_t)n_blocks, sizeof *p->blocks);
     for (int64_t i = 0; i < n_blocks; i++) p->blocks[i] = (int32_t)i;
     p->has_in = j->layer > 0 || p->from;
-    if (j->on_device && sampled) OZ_TRY(tapped_new(j, p->m, err));
     if (j->on_device) return slots_fit(p, err);
     OZ_TRY(oz_big_new((void **)&p->x, live_bytes(p, p->from, j->longest), "activations", err));
     OZ_TRY(oz_big_new((void **)&p->y, live_bytes(p, p->to, j->longest), "activations", err));
@@ -449,6 +428,8 @@ static oz_status sequences_run(job *j, oz_model *m, pass *p, oz_err *err) {
     p->j = j, p->m = m;
     oz_status st = pass_open(p, err);
     for (int64_t i = 0; st == OZ_OK && i < j->cfg->calibration->n_seqs; i++) st = sequence_run(p, i, err);
+    for (size_t i = 0; i < j->n_inputs; i++)
+        if (p->tap && j->inputs[i].sampled) oz_sample_close(&j->inputs[i].sample);
     const bool keeps = p->has_out && !p->to && !j->on_device;
     if (st == OZ_OK && keeps) st = oz_rows_sync(&p->out, err);
     if (st == OZ_OK && keeps) {
@@ -483,6 +464,8 @@ static oz_status model_open(oz_model **m, job *j, const oz_ckpt *c, unsigned tap
                                                             .pending = is_pending, .pending_arg = j}, err);
 }
 
+static oz_dev *calib_dev(const job *j) { return j->on_device ? j->cfg->dev : NULL; }
+
 /* Of a tap, as far as modules that are quantized read it. kept: rows of the sample; hessians: where GPTQ needs them. */
 static oz_status input_new(job *j, const oz_tap *t, int64_t kept, bool hessians, oz_err *err) {
     input in = {.n_items = 0};
@@ -494,8 +477,8 @@ static oz_status input_new(job *j, const oz_tap *t, int64_t kept, bool hessians,
     oz_grow((void **)&j->inputs, &j->cap_inputs, j->n_inputs + 1, sizeof *j->inputs);
     input *put = &j->inputs[j->n_inputs++];
     *put = in;
-    if (in.gptq) OZ_TRY(oz_hessian_init(&put->hessian, t->width, j->on_device ? j->cfg->dev : NULL, t->modules[0], err));
-    return in.sampled ? oz_sample_init(&put->sample, t->width, kept, t->modules[0], err) : OZ_OK;
+    if (in.gptq) OZ_TRY(oz_hessian_init(&put->hessian, t->width, calib_dev(j), t->modules[0], err));
+    return in.sampled ? oz_sample_init(&put->sample, t->width, kept, calib_dev(j), t->modules[0], err) : OZ_OK;
 }
 
 /* Keys and values: what reads them is the cache. */
@@ -503,7 +486,7 @@ static oz_status cache_new(job *j, const oz_tap *t, oz_err *err) {
     oz_grow((void **)&j->inputs, &j->cap_inputs, j->n_inputs + 1, sizeof *j->inputs);
     input *put = &j->inputs[j->n_inputs++];
     *put = (input){.sampled = true, .cache = true};
-    return oz_sample_init(&put->sample, t->width, 0, t->modules[0], err);
+    return oz_sample_init(&put->sample, t->width, 0, calib_dev(j), t->modules[0], err);
 }
 
 static oz_status inputs_new(job *j, const oz_model *m, const oz_cut *cut, int64_t kept, bool hessians, oz_err *err) {
@@ -929,7 +912,6 @@ oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *targ
     if (st == OZ_OK) *report = json_pack("{s:O, s:O*}", "errors", json_object_get(j.work.manifest, "modules"), "experts", json_object_get(j.work.manifest, "experts"));
     oz_work_close(&j.work);
     oz_free(j.inputs);
-    oz_big_free(j.tapped);
     oz_dev_ops(cfg->dev)->mem_free(cfg->dev, j.slots);
     return st;
 }

@@ -75,10 +75,11 @@ void oz_item_fill(void *item, float *dst, int64_t begin, int64_t n); /* an oz_fi
 oz_status oz_item_weight(oz_weight *out, void **mem, const oz_quantize_item *it, oz_pool *pool, oz_err *err);
 
 /* ---- rows that modules read (sample.c) ---- */
-typedef struct oz_sample { int64_t width, cap, n, seen, stride; float *rows /* [cap, width], n of them there */, *min, *max; double *sum; /* of magnitudes; [width] */ } oz_sample;
-oz_status oz_sample_init(oz_sample *s, int64_t width, int64_t cap /* 0: no rows */, const char *what, oz_err *err);
+typedef struct oz_sample { int64_t width, cap, n, seen, stride; float *rows /* [cap, width], n of them there */, *min, *max; double *sum; /* of magnitudes; [width] */ oz_dev *dev; oz_range range; /* on a device; NULL: rows are on the host */ } oz_sample;
+oz_status oz_sample_init(oz_sample *s, int64_t width, int64_t cap /* 0: no rows */, oz_dev *dev /* NULL: the host */, const char *what, oz_err *err);
 void oz_sample_deinit(oz_sample *s);
-void oz_sample_add(oz_sample *s, const float *rows, int64_t n);
+void oz_sample_add(oz_sample *s, const float *rows, int64_t ld, int64_t n);
+void oz_sample_close(oz_sample *s); /* when all are added: min, max, sum are on the host from here on */
 
 /* ---- a quantized cache (cache.c) ---- */
 oz_status oz_cache_plan(oz_quantize *q, oz_err *err); /* nothing where it is not quantized */

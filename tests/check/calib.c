@@ -27,6 +27,23 @@ static void inputs_fill(ck *c, float *x, const shape *s, int64_t ld) {
     }
 }
 
+/* Ranges of columns, exactly, and sums of magnitudes, added up in another order. */
+static void ranges_compare(dck *k, const float *x, const float *on_dev, int64_t ld, const shape *s) {
+    oz_sample dev, host;
+    oz_err e = {0};
+    if (!good(k, oz_sample_init(&dev, s->n, 16, k->dev, "x", &e), &e) || !good(k, oz_sample_init(&host, s->n, 16, NULL, "x", &e), &e)) return;
+    for (int64_t r = 0, n; r < s->tokens; r += n) {
+        n = s->tokens - r < 333 ? s->tokens - r : 333;
+        oz_sample_add(&dev, on_dev + r * ld, ld, n), oz_sample_add(&host, x + r * ld, ld, n);
+    }
+    oz_sample_close(&dev), oz_sample_close(&host);
+    ck_same(k->c, dev.min, host.min, sizeof(float) * (size_t)s->n, "least values");
+    ck_same(k->c, dev.max, host.max, sizeof(float) * (size_t)s->n, "greatest values");
+    ck_same(k->c, dev.rows, host.rows, sizeof(float) * (size_t)(host.n * s->n), "rows that are kept");
+    for (int64_t i = 0; i < s->n; i++) ck_bound(k->c, fabs(dev.sum[i] - host.sum[i]), 1e-12 * host.sum[i], "sum of magnitudes, column %lld", (long long)i);
+    oz_sample_deinit(&dev), oz_sample_deinit(&host);
+}
+
 static bool hessians(dck *k, both *b, const shape *s) {
     oz_err e = {0};
     const int64_t ld = s->n + 3, half = s->tokens / 2;
@@ -42,6 +59,7 @@ static bool hessians(dck *k, both *b, const shape *s) {
             oz_hessian_add(&b->dev, b->pool, (float *)on_dev + r0 * ld, ld, n);
             oz_hessian_add(&b->host, b->pool, x + r0 * ld, ld, n);
         }
+        ranges_compare(k, x, on_dev, ld, s);
         st = good(k, oz_hessian_close(&b->dev, "w", &e), &e) && good(k, oz_hessian_close(&b->host, "w", &e), &e);
     }
     if (on_dev) k->ops->mem_free(k->dev, on_dev);

@@ -226,8 +226,8 @@ static void test_methods(void **state) {
 static void test_sample(void **state) {
     oz_sample s;
     oz_err err = {0};
-    must(oz_sample_init(&s, 2, 8, "x", &err), &err);
-    for (int i = 0; i < 100; i++) oz_sample_add(&s, (float[]){(float)i, -2 * (float)i}, 1);
+    must(oz_sample_init(&s, 2, 8, NULL, "x", &err), &err);
+    for (int i = 0; i < 100; i++) oz_sample_add(&s, (float[]){(float)i, -2 * (float)i}, 2, 1);
     assert_int_equal(s.seen, 100);
     assert_int_equal(s.stride, 16);
     assert_int_equal(s.n, 7);

@@ -29,8 +29,8 @@ static void open_setup(setup *s, const char *preset, int64_t group_size) {
     s->item = (oz_quantize_item){.arch = &s->tensor, .tensor = &s->stored, .quantized = true, .scheme = oz_preset_find(preset)->scheme};
     if (group_size) s->item.scheme.group_size = group_size;
     s->item.weight = (oz_weight){.codec = OZ_CODEC_F32, .rows = ROWS, .cols = COLS, .codes = s->w, .row_bytes = COLS * 4, .group_size = COLS};
-    must(oz_sample_init(&s->sample, COLS, TOKENS, "x", &err), &err);
-    oz_sample_add(&s->sample, s->x, TOKENS);
+    must(oz_sample_init(&s->sample, COLS, TOKENS, NULL, "x", &err), &err);
+    oz_sample_add(&s->sample, s->x, COLS, TOKENS);
     oz_blas_init();
 }
 

@@ -1,4 +1,4 @@
-/* Hessians on the device: sum of x x^T / |x| over rows x. Rows are weighed (each divided by the square root of its norm, in bf16: products of 16 bits run at the matrix units' full speed, sums
+/* What is kept of the inputs of modules on the device: ranges of columns, and Hessians, the sum of x x^T / |x| over rows x. Rows are weighed (each divided by the square root of its norm, in bf16: products of 16 bits run at the matrix units' full speed, sums
  * are f32, and rounding each x to 8 bits averages out over thousands of rows) and gathered, and as soon as there are many, multiplied with themselves: a band of rows of the sum at a
  * time, as far as the diagonal's block. */
 #include "kernel/cuda/device.cuh"
@@ -95,4 +95,27 @@ float *oz_cuda_gram_close(oz_dev *dev, oz_gram *g, float *diagonal) {
     return g->sum;
 }
 
-extern const oz_calib_ops oz_cuda_calib = {oz_cuda_gram_new, oz_cuda_gram_free, oz_cuda_gram_add, oz_cuda_gram_close, oz_cuda_factor, &oz_cuda_tile_ops};
+/* ---- ranges ---- */
+
+/* A thread a column. */
+static __global__ void ranges(oz_range r, const float *x, int64_t ld, int64_t n_rows, int64_t n) {
+    pdl_next();
+    pdl_wait();
+    const int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= n) return;
+    float low = r.min[c], high = r.max[c];
+    double sum = r.sum[c];
+    #pragma unroll 8
+    for (int64_t i = 0; i < n_rows; i++) {
+        const float v = x[i * ld + c];
+        low = fminf(low, v), high = fmaxf(high, v);
+        sum += (double)fabsf(v);
+    }
+    r.min[c] = MUTATED(RANGE_MIN) ? -high : low, r.max[c] = high, r.sum[c] = sum;
+}
+
+void oz_cuda_range_add(oz_dev *dev, const oz_range *r, const float *x, int64_t ld, int64_t n_rows, int64_t n) {
+    oz_launch(oz_cuda(dev), ranges, dim3((unsigned)((n + 63) / 64)), dim3(64), 0, *r, x, ld, n_rows, n);
+}
+
+extern const oz_calib_ops oz_cuda_calib = {oz_cuda_gram_new, oz_cuda_gram_free, oz_cuda_gram_add, oz_cuda_gram_close, oz_cuda_factor, &oz_cuda_tile_ops, oz_cuda_range_add};
