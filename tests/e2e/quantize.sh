@@ -10,7 +10,7 @@ $OUNCE synth "$T/small.json" -o "$T/m" -q >"$T/out" || echo 'not ok synth'
 q() { $OUNCE quantize "$T/m" -q "$@"; }
 json() { jq -c "$2" "$1"; } # FILE FILTER
 
-fails 'no scheme' 2 '--scheme: must be one of W8A8, W8A16, FP8_DYNAMIC, W4A16, W4A16_ASYM, W4A8, FP8_BLOCK, FP8, experts_int8, experts_fp8, experts_w8a8, found none' q -o "$T/o"
+fails 'no scheme' 2 '--scheme: must be one of W8A8, W8A16, FP8_DYNAMIC, W4A16, W4A16_ASYM, W4A8, FP8_BLOCK, FP8, W8A8_STATIC, experts_int8, experts_fp8, experts_w8a8, found none' q -o "$T/o"
 fails 'unknown scheme' 2 'found W5A5' q -o "$T/o" --scheme W5A5
 fails 'groups for a channel scheme' 2 '--group-size: W8A8 has one scale a channel' q -o "$T/o" --scheme w8a8 --group-size 32
 fails 'groups for blocks' 2 '--group-size: FP8_BLOCK has one scale a block of its own size' q -o "$T/o" --scheme FP8_BLOCK --group-size 64

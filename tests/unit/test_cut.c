@@ -17,7 +17,7 @@ static void check(oz_status st, const oz_err *e) {
     if (st != OZ_OK) fail_msg("%s", e->msg);
 }
 
-typedef struct layer { oz_dev *dev; oz_ckpt *ckpt; int64_t index; int32_t ids[TOKENS]; float *in; } layer;
+typedef struct layer { oz_dev *dev; oz_ckpt *ckpt; unsigned taps; int64_t index; int32_t ids[TOKENS]; float *in; } layer;
 typedef struct taps { int64_t n; double sum; } taps;
 
 static void on_tap(void *arg, const oz_tap *t) {
@@ -31,7 +31,7 @@ static void run(const layer *l, int from, int to, const void *in, void *out, tap
     oz_err e = {0};
     oz_model *m;
     oz_state *s;
-    check(oz_model_open(&m, l->dev, l->ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = TOKENS + 3, .taps = OZ_TAP_LINEAR, .layer_begin = l->index, .layer_end = l->index + 1}, &e), &e);
+    check(oz_model_open(&m, l->dev, l->ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = TOKENS + 3, .taps = l->taps, .layer_begin = l->index, .layer_end = l->index + 1}, &e), &e);
     if (look) look(m, arg);
     check(oz_state_new(&s, m, 2, 1, &e), &e);
     const oz_seg seg = {0, TOKENS, 0, blocks};
@@ -75,9 +75,10 @@ static void layer_check(layer *l, int n_cuts) {
 
 static void test_cuts(void **state) {
     (void)state;
-    static const struct { const char *name; int layer, n_cuts; } cases[] = {
-        {"llama", 0, 4}, {"llama", 1, 4}, {"gemma2", 1, 4}, {"phi3", 1, 4}, {"mixtral", 1, 5} /* the router has a tap of its own */, {"qwen3_moe", 0, 5},
-        {"deepseek_v2", 0, 6}, {"deepseek_v2", 1, 9}, {"deepseek_v3", 1, 10}, {"jamba", 0, 6}, {"jamba", 1, 7},
+    static const struct { const char *name; int layer, n_cuts; unsigned taps; } cases[] = {
+        {"llama", 0, 4, 0}, {"llama", 1, 4, 0}, {"gemma2", 1, 4, 0}, {"phi3", 1, 4, 0}, {"mixtral", 1, 5, 0} /* the router has a tap of its own */, {"qwen3_moe", 0, 5, 0},
+        {"deepseek_v2", 0, 6, 0}, {"deepseek_v2", 1, 9, 0}, {"deepseek_v3", 1, 10, 0}, {"jamba", 0, 6, 0}, {"jamba", 1, 7, 0},
+        {"llama", 0, 5, OZ_TAP_KV}, {"gemma2", 1, 5, OZ_TAP_KV}, {"phi3", 1, 5, OZ_TAP_KV}, {"deepseek_v3", 1, 10, OZ_TAP_KV} /* latents have no such tap */,
     };
     oz_err e = {0};
     layer l = {0};
@@ -91,7 +92,7 @@ static void test_cuts(void **state) {
         char path[128];
         snprintf(path, sizeof path, "tests/golden/models/%s", cases[i].name);
         check(oz_ckpt_open(&l.ckpt, path, &e), &e);
-        l.index = cases[i].layer;
+        l.index = cases[i].layer, l.taps = OZ_TAP_LINEAR | cases[i].taps;
         print_message("%s, layer %d\n", cases[i].name, cases[i].layer);
         layer_check(&l, cases[i].n_cuts);
         oz_ckpt_close(&l.ckpt);

@@ -136,7 +136,7 @@ static void test_names_without_a_preset(void **state) {
         {"{\"num_bits\":8,\"strategy\":\"channel\"}", "{\"num_bits\":4,\"strategy\":\"token\",\"dynamic\":true}", "W8A4"},
         {"{\"num_bits\":4,\"strategy\":\"channel\",\"symmetric\":false}", "{\"num_bits\":4,\"strategy\":\"token\",\"dynamic\":true}", "W4A4_ASYM"},
         {"{\"num_bits\":4,\"strategy\":\"channel\",\"symmetric\":false}", "{\"num_bits\":8,\"strategy\":\"token\",\"dynamic\":true}", "W4A8_ASYM"},
-        {"{\"num_bits\":8,\"strategy\":\"channel\"}", "{\"num_bits\":8,\"strategy\":\"tensor\",\"symmetric\":false}", "W8A8"},
+        {"{\"num_bits\":8,\"strategy\":\"channel\"}", "{\"num_bits\":8,\"strategy\":\"tensor\",\"symmetric\":false}", "W8A8_STATIC"},
         {"{\"num_bits\":8,\"strategy\":\"channel\",\"symmetric\":false}", "null", "W8A16_ASYM"},
         {"{\"num_bits\":8,\"strategy\":\"channel\"}", "{\"type\":\"float\",\"strategy\":\"token\",\"dynamic\":true}", "W8AFP8"},
         {"{\"type\":\"float\",\"strategy\":\"channel\"}", "{\"num_bits\":4,\"strategy\":\"token\",\"dynamic\":true}", "FP8A4"},
