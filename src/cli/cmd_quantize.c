@@ -22,7 +22,7 @@ static const oz_opt opts[] = {
     {"recipe", 0, OZ_OPT_STR, &recipe_path, 0, 0, NULL, "FILE", "in place of a scheme: what to quantize and how, see above; YAML, or JSON where the name ends in .json"},
     {"group-size", 0, OZ_OPT_INT, &group_size, 0, 1 << 24, NULL, "N",
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
-    {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq|smoothquant|awq|smoothquant+gptq|awq+gptq", "M", "rtn, the default: round to nearest; the others: see above"},
+    {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq|imatrix|smoothquant|awq|smoothquant+gptq|awq+gptq", "M", "rtn, the default: round to nearest; the others: see above"},
     {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8, W8A8_STATIC, --kv-cache-scheme, --target-bytes and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
     {"target-bytes", 0, OZ_OPT_STR, &target_bytes, 0, 0, NULL, "SIZE", "of all tensors of the modules that are reached: each one's scheme is chosen, see above; 60M, 1.5GB, or bytes"},
     {"kv-cache-scheme", 0, OZ_OPT_STR, &kv_scheme, 0, 0, NULL, "S", "keys and values are rounded to it when they are kept: fp8, with two calibrated scales a layer, or fp8_per_head, with two a head"},
@@ -57,6 +57,8 @@ static const oz_opt_cmd *describe(void) {
                           "tokens, encoded without special tokens; lines of *.jsonl are a sequence each, cut off at that length. The work lies in DIR.gptq; "
                           "when it is broken off in any way, the same command with --resume goes on after the last whole layer, and ends in the same bytes. "
                           "ounce_recipe.json in DIR says how it was made.\n\n"
+                          "--method imatrix rounds to nearest, and searches the scales and zero points: an error of a weight counts by the mean square of what it is multiplied by on calibration text (llama.cpp's importance matrix). "
+                          "It needs no more memory than that, and is less than gptq does.\n\n"
                           "--method smoothquant and awq move scales first, where that changes nothing of what the model computes: out of norms, values and up projections into all that reads them "
                           "(a router too, by powers of two). What is large in the inputs goes into the weights (smoothquant, for schemes that round inputs), or weights that meet large inputs are made "
                           "large (awq, which also clips ranges of weights where that costs the output less). Each set of modules has its own scales: those with which its outputs on calibration text, weights and inputs "

@@ -44,8 +44,8 @@ typedef struct oz_tile_ops {
 /* A symmetric matrix and what makes its factor: U, upper triangle, with (a in the order perm + damp on the diagonal)^-1 = U^T U. Zeros on the diagonal count as `mean`. */
 typedef struct oz_factoring { const float *a; int64_t n; const int32_t *perm; double mean, damp; float *u, *importance /* [n]: 1 / U's diagonal squared, in stored order */; } oz_factoring;
 
-/* Of each column of rows: the least and the greatest value, 0 among them, and the sum of magnitudes, which is not finite where one of them is not. [n] each, zeros before. */
-typedef struct oz_range { double *sum; float *min, *max; } oz_range;
+/* Of each column of rows: the least and the greatest value, 0 among them, and the sums of magnitudes, which is not finite where one of them is not, and of squares. [n] each, zeros before. */
+typedef struct oz_range { double *sum, *squares; float *min, *max; } oz_range;
 
 typedef struct oz_gram oz_gram;
 struct oz_calib_ops {

@@ -232,7 +232,8 @@ static oz_status device_run(work *w, const char *what, oz_err *err) {
 
 /* Integers clip where that costs less than the finer steps gain; a float's steps grow with its values, so that all that a scale can do is to place them. A bit more than half the code
  * range is the scale that clips neither end. */
-static void steps_fill(float *steps, bool is_float) {
+void oz_scale_steps(float *steps, oz_codec codec) {
+    const bool is_float = oz_codec_get(codec)->is_float;
     for (int i = 0; i < OZ_GPTQ_SCALES; i++) steps[i] = is_float ? exp2f((float)i / OZ_GPTQ_SCALES) : 1.08f - 0.02f * (float)i;
 }
 
@@ -253,7 +254,7 @@ oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, cons
     work w = {.g = g, .ops = dev ? oz_dev_ops(dev)->calib->tile : &oz_tile_host, .dev = dev, .out = out, .pool = pool,
               .like = {.n = n, .group = group, .n_groups = (n + group - 1) / group, .rtn = g->rtn, .h = g->hessian->sum, .u = g->factor->u, .perm = g->factor->perm,
                        .importance = g->shared ? NULL : g->factor->importance, .added = (float)g->factor->added}};
-    steps_fill(w.like.steps, oz_codec_get(g->rtn.codec)->is_float);
+    oz_scale_steps(w.like.steps, g->rtn.codec);
     w.errs = oz_alloc_array((size_t)oz_pool_threads(pool), sizeof *w.errs);
     w.sums = oz_alloc_array((size_t)n_tiles * 3, sizeof *w.sums);
     const oz_status st = result(&w, n_tiles, dev ? device_run(&w, what, err) : host_run(&w, n_tiles, what, err), what, err);

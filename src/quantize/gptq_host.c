@@ -16,7 +16,7 @@ static void begin(oz_dev *d, const oz_tile *t) {
 
 /* ---- scales ---- */
 
-typedef struct values { const oz_rtn *q; const float *x, *importance; int64_t n; float *codes; } values; /* of a group of a row */
+typedef oz_search values;
 
 /* Squared error under a scale, each column weighted. */
 static float loss_of(const values *v, float scale, float zero) {
@@ -53,12 +53,11 @@ static void zero_range(float *first, float *last, const values *v, float scale) 
     *first = fmaxf(fminf(a, b), lo), *last = fminf(fmaxf(a, b), hi);
 }
 
-/* scale, zero: round-to-nearest's, replaced by those of least error. */
-static void scale_search(float *scale, float *zero, const values *v, const float *steps) {
+void oz_scale_search(float *scale, float *zero, const oz_search *v) {
     const float full = *scale;
     float least = loss_of(v, *scale, *zero);
     for (int i = 0; i < OZ_GPTQ_SCALES; i++) {
-        const float s = as_stored(full * steps[i], v->q->scale_dtype);
+        const float s = as_stored(full * v->steps[i], v->q->scale_dtype);
         if (!(s > 0 && isfinite(s))) break;
         float first = *zero, last = *zero;
         if (v->q->asymmetric) zero_range(&first, &last, v, s);
@@ -80,7 +79,7 @@ static void load(oz_dev *d, const oz_tile *t, int64_t r0, int64_t n, const float
             const int64_t c0 = k * t->group, c1 = t->n - c0 < t->group ? t->n : c0 + t->group;
             float s = row_scales[k], z = row_zeros[k];
             for (int64_t c = c0; c < c1; c++) t->w[c * ROWS + r] = row[c], t->e[c * ROWS + r] = (codes[c] - z) * s - row[c];
-            if (t->importance) scale_search(&s, &z, &(values){&t->rtn, row + c0, t->importance + c0, c1 - c0, codes + c0}, t->steps);
+            if (t->importance) oz_scale_search(&s, &z, &(values){&t->rtn, row + c0, t->importance + c0, c1 - c0, codes + c0, t->steps});
             t->scale[k * ROWS + r] = s, t->zero[k * ROWS + r] = z;
         }
     }

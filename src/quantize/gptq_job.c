@@ -104,7 +104,7 @@ static char *residual_path(const job *j, int64_t layer, const char *suffix) {
 /* ---- checks ---- */
 
 /* The text has a say in what becomes of it. */
-static bool is_fitted(const oz_quantize *q, const oz_quantize_item *it) { return it->quantized && (it->gptq || q->transform || it->scheme.static_input); }
+static bool is_fitted(const oz_quantize *q, const oz_quantize_item *it) { return it->quantized && (it->gptq || it->imatrix || q->transform || it->scheme.static_input); }
 
 /* Fewer tokens than columns leave a Hessian singular, and scales that are chosen by few rows: the result then fits the text and little else. One line for all of a kind. */
 static void check_columns(const job *j, int64_t n_tok) {
@@ -282,18 +282,19 @@ static oz_status out_take_up(job *j, oz_err *err) {
 static oz_status recipe_write(const job *j, oz_err *err) {
     const oz_calibration *c = j->cfg->calibration;
     const oz_quantize_item *first = NULL;
-    bool gptq = false, mixed = false;
+    bool gptq = false, imatrix = false, mixed = false;
     for (size_t i = 0; i < j->q->list.n; i++) {
         const oz_quantize_item *it = &j->q->items[i];
         if (!it->quantized) continue;
         first = first ? first : it;
-        gptq = gptq || it->gptq, mixed = mixed || strcmp(it->scheme.name, first->scheme.name) != 0;
+        gptq = gptq || it->gptq, imatrix = imatrix || it->imatrix, mixed = mixed || strcmp(it->scheme.name, first->scheme.name) != 0;
     }
     json_t *r = json_pack("{s:s, s:s, s:I, s:{s:s, s:s, s:I, s:I, s:I}, s:s, s:s}", "method", j->q->recipe ? "recipe" : j->q->method, "scheme", mixed ? "mixed" : first->scheme.name,
                           "group_size", (json_int_t)first->scheme.group_size, "calibration", "file", c->name, "sha256", c->sha256, "sequences", (json_int_t)c->n_seqs, "max_seq_length",
                           (json_int_t)c->max_len, "tokens", (json_int_t)c->begin[c->n_seqs], "program", "ounce", "version", j->cfg->version);
     if (gptq)
         json_object_set_new(r, "parameters", json_pack("{s:f, s:i, s:s, s:s, s:i}", "dampening_frac", j->q->dampening, "block_size", OZ_GPTQ_BLOCK, "actorder", "static", "scales", "searched", "passes", OZ_GPTQ_PASSES));
+    if (imatrix) json_object_set_new(r, "parameters", json_pack("{s:s, s:f}", "scales", "searched", "added_frac", OZ_IMATRIX_ADDED));
     if (j->q->transform) json_object_set_new(r, "folding", json_pack("{s:s, s:o, s:i}", "by", j->q->transform->name, "strength", j->q->strength > 0 ? json_real(j->q->strength) : json_string("searched"), "folds", (int)j->q->n_folds));
     if (j->q->kv.quantized) json_object_set_new(r, "kv_cache_scheme", json_string(j->q->kv.per_head ? "fp8_per_head" : "fp8"));
     if (j->q->recipe) json_object_set(r, "recipe", j->q->recipe);
@@ -471,7 +472,7 @@ static oz_status input_new(job *j, const oz_tap *t, int64_t kept, bool hessians,
     input in = {.n_items = 0};
     for (int k = 0; k < t->n_modules; k++)
         if ((in.items[in.n_items] = item_of(j, j->layer, t->modules[k]))) in.n_items++;
-    for (int k = 0; k < in.n_items; k++) in.gptq = in.gptq || (in.items[k]->gptq && hessians), in.sampled = in.sampled || in.items[k]->scheme.static_input;
+    for (int k = 0; k < in.n_items; k++) in.gptq = in.gptq || (in.items[k]->gptq && hessians), in.sampled = in.sampled || in.items[k]->scheme.static_input || (in.items[k]->imatrix && hessians);
     in.sampled = in.sampled || (kept > 0 && !in.gptq);
     if (!in.n_items) return OZ_OK;
     oz_grow((void **)&j->inputs, &j->cap_inputs, j->n_inputs + 1, sizeof *j->inputs);
@@ -518,6 +519,19 @@ static oz_status chosen_band(void *arg, const oz_band *b, oz_err *err) {
 /* The last error, for the progress line. */
 static void error_note(job *j, double error) { oz_progress_note(&j->stream.progress, "layer %" PRId64 " of %" PRId64 ", error %.2g", j->layer + 1, j->n_layers, error); }
 
+/* What became of a module on the tokens that reached it; returns its entry in the report, which is borrowed. */
+static json_t *errors_note(job *j, const oz_quantize_item *it, const char *what, int64_t n_tok, double before, double after) {
+    const oz_arch_tensor *t = it->arch;
+    const bool measured = isfinite(before) && isfinite(after);
+    if (measured && it->gptq && n_tok < t->cols) oz_log_info("%s: %s %.4g, of rounding to nearest %.4g, on %" PRId64 " tokens for %" PRId64 " columns", t->module, what, after, before, n_tok, t->cols);
+    else if (measured) oz_log_info("%s: %s %.4g, of rounding to nearest %.4g", t->module, what, after, before);
+    else oz_log_info("%s: the calibration text gives it no input: each weight is rounded by itself", t->module);
+    json_t *entry = json_pack("{s:s, s:I, s:n, s:n}", "module", t->module, "tokens", (json_int_t)n_tok, "before", "after");
+    if (measured) json_object_set_new(entry, "before", json_real(before)), json_object_set_new(entry, "after", json_real(after)), error_note(j, after);
+    json_array_append_new(json_object_get(j->work.manifest, "modules"), entry);
+    return entry;
+}
+
 static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq *g, oz_gptq_result *r, oz_err *err) {
     const oz_arch_tensor *t = it->arch;
     const int64_t n_groups = g->rtn.group_size > 0 ? (t->cols + g->rtn.group_size - 1) / g->rtn.group_size : 1;
@@ -530,14 +544,7 @@ static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq 
     const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
     const oz_made made = {.band = chosen_band, .arg = &(chosen){g, r}, .input_scale = it->input_scale, .input_zero = it->input_zero};
     OZ_TRY(oz_stream_made(&j->stream, &m, &it->scheme, j->q->model_dtype, &made, err));
-    const bool measured = isfinite(r->before) && isfinite(r->after);
-    const int64_t n_tok = g->hessian->n_rows;
-    if (measured && n_tok < t->cols) oz_log_info("%s: output error %.4g, of rounding to nearest %.4g, on %" PRId64 " tokens for %" PRId64 " columns", t->module, r->after, r->before, n_tok, t->cols);
-    else if (measured) oz_log_info("%s: output error %.4g, of rounding to nearest %.4g", t->module, r->after, r->before);
-    else oz_log_info("%s: the calibration text gives it no input: each weight is rounded by itself", t->module);
-    json_t *entry = json_pack("{s:s, s:I, s:n, s:n, s:f}", "module", t->module, "tokens", (json_int_t)n_tok, "before", "after", "dampening", g->factor->dampening);
-    if (measured) json_object_set_new(entry, "before", json_real(r->before)), json_object_set_new(entry, "after", json_real(r->after)), error_note(j, r->after);
-    json_array_append_new(json_object_get(j->work.manifest, "modules"), entry);
+    json_object_set_new(errors_note(j, it, "output error", g->hessian->n_rows, r->before, r->after), "dampening", json_real(g->factor->dampening));
     return OZ_OK;
 }
 
@@ -609,8 +616,18 @@ static oz_status input_factor(oz_factor *f, job *j, input *in, oz_err *err) {
     return OZ_OK;
 }
 
+/* To nearest, under scales that are searched by what the columns' inputs are. */
+static oz_status item_weigh(job *j, const oz_quantize_item *it, const input *in, oz_err *err) {
+    oz_imatrix_error e;
+    OZ_TRY(oz_imatrix_write(&e, &j->stream, &(oz_reader){it, &in->sample}, j->q->model_dtype, err));
+    errors_note(j, it, "error by importance", in->n_tok, e.before, e.after);
+    oz_ckpt_drop(j->q->ckpt, it->tensor);
+    return OZ_OK;
+}
+
 /* To nearest; clipped, where the method does that and some token reached it. */
 static oz_status item_round(job *j, oz_quantize_item *it, const input *in, oz_err *err) {
+    if (it->imatrix) return item_weigh(j, it, in, err);
     const bool clips = j->q->transform && j->q->transform->clips && oz_clip_fits(&it->scheme) && in->sample.n > 0;
     oz_clip_result r;
     if (!clips) return oz_quantize_write_item(j->q, it, &j->stream, err);

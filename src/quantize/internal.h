@@ -14,7 +14,7 @@ typedef struct oz_quantize_item {
     oz_weight weight;           /* the same in rows; codec plain */
     bool quantized, absent;     /* absent: a tied head, written nowhere */
     oz_scheme scheme;           /* where quantized */
-    bool gptq, made;            /* its codes are chosen with calibration text; they have been */
+    bool gptq, imatrix, made;   /* its codes, or its scales alone, are chosen with calibration text; they have been */
     bool ignored, moved;        /* a pattern says to leave it as it is; a fold changes it */
     float *cols_by, *rows_by;   /* what folds multiply its columns by, and divide its rows by; NULL: nothing */
     float input_scale;          /* of a static input, once it is calibrated */
@@ -75,11 +75,11 @@ void oz_item_fill(void *item, float *dst, int64_t begin, int64_t n); /* an oz_fi
 oz_status oz_item_weight(oz_weight *out, void **mem, const oz_quantize_item *it, oz_pool *pool, oz_err *err);
 
 /* ---- rows that modules read (sample.c) ---- */
-typedef struct oz_sample { int64_t width, cap, n, seen, stride; float *rows /* [cap, width], n of them there */, *min, *max; double *sum; /* of magnitudes; [width] */ oz_dev *dev; oz_range range; /* on a device; NULL: rows are on the host */ } oz_sample;
+typedef struct oz_sample { int64_t width, cap, n, seen, stride; float *rows /* [cap, width], n of them there */, *min, *max; double *sum, *squares; /* of magnitudes, and theirs; [width] */ oz_dev *dev; oz_range range; /* on a device; NULL: rows are on the host */ } oz_sample;
 oz_status oz_sample_init(oz_sample *s, int64_t width, int64_t cap /* 0: no rows */, oz_dev *dev /* NULL: the host */, const char *what, oz_err *err);
 void oz_sample_deinit(oz_sample *s);
 void oz_sample_add(oz_sample *s, const float *rows, int64_t ld, int64_t n);
-void oz_sample_close(oz_sample *s); /* when all are added: min, max, sum are on the host from here on */
+void oz_sample_close(oz_sample *s); /* when all are added: min, max, sum, squares are on the host from here on */
 
 /* ---- a quantized cache (cache.c) ---- */
 oz_status oz_cache_plan(oz_quantize *q, oz_err *err); /* nothing where it is not quantized */
@@ -90,7 +90,7 @@ oz_status oz_cache_write(oz_quantize *q, int64_t layer, const oz_sample *seen /*
 /* A way to choose: a row of a table (method.c). */
 typedef struct oz_fold_stats { int64_t n; float *x_max, *x_mean, *w_max, *w_mean; /* [n], of a scale's columns; w_mean of magnitudes relative to their group's largest */ } oz_fold_stats;
 struct oz_transform { const char *name, *title; void (*scales)(float *s, const oz_fold_stats *st, double strength, int variant); int n_variants; bool clips; /* before rounding to nearest */ };
-typedef struct oz_method { const oz_transform *transform; /* or NULL */ bool gptq; } oz_method;
+typedef struct oz_method { const oz_transform *transform; /* or NULL */ bool gptq, imatrix; /* neither: to nearest */ } oz_method;
 oz_status oz_method_parse(oz_method *out, const char *text, oz_err *err); /* NULL: to nearest. OZ_E_USAGE */
 typedef struct oz_reader { const oz_quantize_item *item; const oz_sample *sample; } oz_reader;
 /* A reader as balance.c sees it. */
@@ -110,6 +110,12 @@ oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const
 bool oz_clip_fits(const oz_scheme *s);
 typedef struct oz_clip_result { double before, after; } oz_clip_result; /* errors of the outputs relative to their squares, of whole ranges and of clipped ones, as if groups did not depend on each other */
 oz_status oz_clip_write(oz_clip_result *out, oz_stream *s, const oz_reader *r, oz_dtype model_dtype, oz_err *err);
+
+/* Writes a module rounded to nearest under the scales with the least error on the sample, each column's weighted by the mean square of its inputs (imatrix.c); schemes as for clipping. before, after: that
+ * error of rounding to nearest and reached, relative to the weights'; NaN where no token came. */
+#define OZ_IMATRIX_ADDED 0.01 /* of the mean weight, to each */
+typedef struct oz_imatrix_error { double before, after; } oz_imatrix_error;
+oz_status oz_imatrix_write(oz_imatrix_error *out, oz_stream *s, const oz_reader *r, oz_dtype model_dtype, oz_err *err);
 
 /* ---- what experts saw (coverage.c), in a run's manifest ---- */
 void oz_coverage_note(json_t *manifest, const oz_arch_tensor *t, int64_t n_tok);   /* nothing, where t is no expert's */
@@ -178,6 +184,11 @@ oz_status oz_recode_write(oz_stream *s, const oz_recode *r, const oz_ckpt *c, co
 
 /* A tensor as it is. */
 oz_status oz_stream_copy(oz_stream *s, const char *name, const void *data, size_t n_bytes, oz_err *err);
+
+/* ---- the search for a scale (gptq.c, gptq_host.c) ---- */
+void oz_scale_steps(float *steps /* [OZ_GPTQ_SCALES] */, oz_codec codec); /* what is tried: factors of round-to-nearest's */
+typedef struct oz_search { const oz_rtn *q; const float *x, *importance; int64_t n; float *codes /* scratch */; const float *steps; } oz_search; /* of n values that share a scale; what a squared error counts in each */
+void oz_scale_search(float *scale, float *zero, const oz_search *s); /* round-to-nearest's, replaced by those of least error, if there are any */
 
 /* ---- GPTQ: the arithmetic ---- */
 enum { OZ_GPTQ_ROWS = 96, OZ_GPTQ_PASSES = 3 }; /* of a tile on the host */

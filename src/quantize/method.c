@@ -18,7 +18,7 @@ static void awq(float *s, const oz_fold_stats *st, double strength, int variant)
 }
 
 static const oz_transform transforms[] = {{"smoothquant", "SmoothQuant", smoothquant, 1, false}, {"awq", "AWQ", awq, 2, true}};
-static const struct { const char *name; bool gptq; } roundings[] = {{"rtn", false}, {"gptq", true}};
+static const struct { const char *name; bool gptq, imatrix; } roundings[] = {{"rtn", false, false}, {"gptq", true, false}, {"imatrix", false, true}};
 enum { N_TRANSFORMS = sizeof transforms / sizeof *transforms, N_ROUNDINGS = sizeof roundings / sizeof *roundings };
 
 static bool is(const char *name, const char *step, size_t n) { return strlen(name) == n && strncmp(name, step, n) == 0; }
@@ -32,9 +32,9 @@ oz_status oz_method_parse(oz_method *out, const char *text, oz_err *err) {
         while (t < N_TRANSFORMS && !is(transforms[t].name, step, n)) t++;
         while (r < N_ROUNDINGS && !is(roundings[r].name, step, n)) r++;
         const bool next = !rounded && (r < N_ROUNDINGS || (t < N_TRANSFORMS && !out->transform));
-        OZ_NEED(next, err, OZ_E_USAGE, "--method: must be rtn, gptq, smoothquant, awq, smoothquant+gptq or awq+gptq, found \"%s\"", text);
+        OZ_NEED(next, err, OZ_E_USAGE, "--method: must be rtn, gptq, imatrix, smoothquant, awq, smoothquant+gptq or awq+gptq, found \"%s\"", text);
         if (t < N_TRANSFORMS) out->transform = &transforms[t];
-        else rounded = true, out->gptq = roundings[r].gptq;
+        else rounded = true, out->gptq = roundings[r].gptq, out->imatrix = roundings[r].imatrix;
     }
     return OZ_OK;
 }

@@ -38,13 +38,13 @@ static oz_status check_used(const selection *s, oz_err *err) {
     return OZ_OK;
 }
 
-static oz_status by_patterns(oz_quantize *q, const oz_quantize_cfg *cfg, bool gptq, oz_err *err) {
+static oz_status by_patterns(oz_quantize *q, const oz_quantize_cfg *cfg, const oz_method *method, oz_err *err) {
     selection s = {cfg, oz_alloc_array(cfg->n_targets + 1, sizeof(bool)), oz_alloc_array(cfg->n_ignore + 1, sizeof(bool))};
     oz_status st = OZ_OK;
     for (size_t i = 0; i < q->list.n && st == OZ_OK; i++) {
         if (q->list.items[i].is_bias) continue;
         st = select_module(&q->items[i].quantized, &q->items[i].ignored, &s, &q->list.items[i], err);
-        q->items[i].scheme = cfg->scheme, q->items[i].gptq = gptq;
+        q->items[i].scheme = cfg->scheme, q->items[i].gptq = method->gptq, q->items[i].imatrix = method->imatrix;
         if (!cfg->budget || !q->items[i].quantized) continue;
         q->items[i].scheme = *oz_budget_scheme(cfg->budget, i), q->items[i].quantized = q->items[i].scheme.quantized, q->items[i].ignored = !q->items[i].quantized;
     }
@@ -89,6 +89,8 @@ static oz_status check_made(const oz_quantize_item *it, oz_err *err) {
     else if (codec->is_float && codec->bits != 8) why = "floats of less than 8 bits are not made";
     else if (s->column_order) why = "columns that are stored in an order of their own are not made";
     else if (it->gptq && it->arch->layer < 0) why = "GPTQ quantizes what is in layers; leave it out (--targets, ignore)";
+    else if (it->imatrix && it->arch->layer < 0) why = "importance is measured in layers; leave it out (--targets, ignore)";
+    else if (it->imatrix && !oz_clip_fits(s)) why = "its scales are of several rows together, and imatrix searches those of one";
     else if (s->static_input && it->arch->layer < 0) why = "static scales are calibrated in layers; leave it out (ignore)";
     OZ_NEED(!why, err, OZ_E_UNSUPPORTED, "%s: scheme %s: %s", it->arch->module, s->name, why);
     return OZ_OK;
@@ -138,7 +140,7 @@ oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err 
     oz_method method;
     OZ_TRY(oz_method_parse(&method, cfg->method, err));
     q->transform = method.transform;
-    if (!cfg->recipe) OZ_TRY(by_patterns(q, cfg, method.gptq, err));
+    if (!cfg->recipe) OZ_TRY(by_patterns(q, cfg, &method, err));
     if (cfg->recipe) q->transform = cfg->recipe->transform, q->strength = cfg->recipe->strength;
     for (size_t i = 0; cfg->recipe && i < cfg->recipe->n; i++)
         if (!cfg->recipe->items[i].moves) OZ_TRY(by_modifier(q, cfg->recipe, &cfg->recipe->items[i], err));
@@ -158,6 +160,7 @@ const char *oz_quantize_wants_text(const oz_quantize *q) {
     if (q->kv.quantized) return "a quantized cache";
     for (size_t i = 0; i < q->list.n; i++) {
         if (q->items[i].quantized && q->items[i].gptq) return "GPTQ";
+        if (q->items[i].quantized && q->items[i].imatrix) return "an importance matrix";
         if (q->items[i].quantized && q->items[i].scheme.static_input) return "a static scale of inputs";
     }
     return NULL;

@@ -27,7 +27,7 @@ static void inputs_fill(ck *c, float *x, const shape *s, int64_t ld) {
     }
 }
 
-/* Ranges of columns, exactly, and sums of magnitudes, added up in another order. */
+/* Ranges of columns, exactly, and sums of magnitudes and of squares, added up in another order. */
 static void ranges_compare(dck *k, const float *x, const float *on_dev, int64_t ld, const shape *s) {
     oz_sample dev, host;
     oz_err e = {0};
@@ -41,6 +41,7 @@ static void ranges_compare(dck *k, const float *x, const float *on_dev, int64_t 
     ck_same(k->c, dev.max, host.max, sizeof(float) * (size_t)s->n, "greatest values");
     ck_same(k->c, dev.rows, host.rows, sizeof(float) * (size_t)(host.n * s->n), "rows that are kept");
     for (int64_t i = 0; i < s->n; i++) ck_bound(k->c, fabs(dev.sum[i] - host.sum[i]), 1e-12 * host.sum[i], "sum of magnitudes, column %lld", (long long)i);
+    for (int64_t i = 0; i < s->n; i++) ck_bound(k->c, fabs(dev.squares[i] - host.squares[i]), 1e-12 * host.squares[i], "sum of squares, column %lld", (long long)i);
     oz_sample_deinit(&dev), oz_sample_deinit(&host);
 }
 

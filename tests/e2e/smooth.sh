@@ -15,7 +15,7 @@ tensor() { # FOLDER NAME: its bytes
 }
 
 fails 'no calibration' 2 '--calibration: SmoothQuant needs text' $OUNCE quantize $M/llama -o "$T/o" --scheme W8A8 --method smoothquant
-fails 'an unknown method' 2 '--method: must be one of rtn|gptq|smoothquant|awq|smoothquant+gptq|awq+gptq' s llama -o "$T/o" --scheme W8A8 --method gptq+awq
+fails 'an unknown method' 2 '--method: must be one of rtn|gptq|imatrix|smoothquant|awq|smoothquant+gptq|awq+gptq' s llama -o "$T/o" --scheme W8A8 --method gptq+awq
 fails 'a strength above 1' 2 '--smoothing-strength' s llama -o "$T/o" --scheme W8A8 --method smoothquant --smoothing-strength 1.5
 fails 'a strength for nothing' 2 '--smoothing-strength: --method gptq moves no scales' s llama -o "$T/o" --scheme W8A8 --method gptq --smoothing-strength 0.5
 fails 'nothing to fold' 1 'no scale of this model can be moved' s llama -o "$T/o" --scheme W8A8 --method smoothquant --targets 're:.*gate_proj'

@@ -104,14 +104,14 @@ static __global__ void ranges(oz_range r, const float *x, int64_t ld, int64_t n_
     const int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= n) return;
     float low = r.min[c], high = r.max[c];
-    double sum = r.sum[c];
+    double sum = r.sum[c], squares = r.squares[c];
     #pragma unroll 8
     for (int64_t i = 0; i < n_rows; i++) {
         const float v = x[i * ld + c];
         low = fminf(low, v), high = fmaxf(high, v);
-        sum += (double)fabsf(v);
+        sum += (double)fabsf(v), squares += (double)v * (double)v;
     }
-    r.min[c] = MUTATED(RANGE_MIN) ? -high : low, r.max[c] = high, r.sum[c] = sum;
+    r.min[c] = MUTATED(RANGE_MIN) ? -high : low, r.max[c] = high, r.sum[c] = sum, r.squares[c] = squares;
 }
 
 void oz_cuda_range_add(oz_dev *dev, const oz_range *r, const float *x, int64_t ld, int64_t n_rows, int64_t n) {
