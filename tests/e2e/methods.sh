@@ -84,6 +84,15 @@ fails 'groups for nothing' 2 '--group-size: W8A8 has one scale a channel' $OUNCE
 fails 'a target that matches nothing' 1 "re:.*mpl.*" $OUNCE quantize $M/llama -o "$T/no" --scheme W8A8 --targets 're:.*mpl.*'
 fails 'and so to ignore' 1 "re:.*mpl.*" $OUNCE quantize $M/llama -o "$T/no" --scheme W8A8 --ignore 're:.*mpl.*'
 
+# What is to be left as it is, in every golden model: a layer, and all that is in no layer; the layer before it is not.
+for d in $M/*/; do
+    d=$(basename "$d") && [ ! -e $M/$d/model.safetensors.index.json ] || continue
+    q $d -o "$T/x" --method smoothquant --scheme W8A16 --num-calibration-samples 2 --max-seq-length 16 --ignore 're:.*layers\.1\.'
+    found=$(changed $M/$d "$T/x" '.*layers\.1\.(?!.*experts\.[a-z_]*$)' '(?!.*layers\.\d)') # experts that are one tensor are written one by one (test_fold has their bytes)
+    ok "$d: what is to be ignored is kept to the byte ($found)" test "${found%% [0-9]*}" = of -a "${found##* }" -gt 8
+    ok "$d: norms of another layer are not" test "$(changed $M/$d "$T/x" '.*layers\.0\..*norm' | wc -l)" -gt 1
+done
+
 # Scales of inputs that are stored follow the text; to nearest, nothing else does.
 for s in FP8 W8A8_STATIC; do
     options="--method rtn --scheme $s"
