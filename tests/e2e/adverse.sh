@@ -1,0 +1,99 @@
+# ounce quantize with calibration text, each method and --target-bytes: text that cannot be read, that is empty or next to nothing, weights that are no numbers, channels that are always zero, experts
+# that no token reaches, a disk that is full at any point. Each is a clear error that leaves nothing half-written, or a warning with a name and a checkpoint whose scales are finite.
+# FULL=N: so many points for each command at which the disk is full (6; 0: at every call); SEED=N: others.
+. tests/lib.sh
+M=tests/golden/models RANDOM=${SEED:-1} FULL=${FULL:-6}
+ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
+ids 8 36 90 1 >"$T/cal.jsonl"
+: >"$T/empty.jsonl"
+echo '{"ids":[5]}' >"$T/one.jsonl"
+ids 1 2 90 1 >"$T/two.jsonl"
+{ echo '{"ids":[7]}' && ids 7 36 90 1; } >"$T/some.jsonl"
+spoilt() { rm -rf "$T/$1" && cp -r $M/llama "$T/$1" && poison "$T/$1/model.safetensors" "${@:2}"; } # NAME TENSOR BYTE BYTES
+spoilt nan model.layers.1.mlp.up_proj.weight $((2 * (3 * 96 + 5))) '\xc0\x7f'
+spoilt inf model.layers.0.self_attn.o_proj.weight $((2 * (3 * 96 + 5))) '\x80\x7f'
+spoilt norm model.layers.1.post_attention_layernorm.weight 0 '\xc0\x7f'
+spoilt dead model.layers.0.input_layernorm.weight 8 '\0\0'
+q() { $OUNCE quantize "$1" -q --num-calibration-samples 8 --max-seq-length 36 --calibration "$T/cal.jsonl" -o "$T/o" "${@:2}"; }
+nothing() { same "$what: $1: nothing is left" '' "$(ls -d "$T"/o "$T"/o.gptq "$T"/.o* 2>/dev/null)" && rm -rf "$T/o" "$T/o.gptq"; }
+warns() { # NAME TEXT MODEL OPTIONS...
+    ok "$what: $1" q "${@:3}" >"$T/out" 2>"$T/err"
+    ok "$what: $1: is said" grep -q "^warning: $2" "$T/err"
+    ok "$what: $1: finite scales" $OUNCE verify "$T/o" -q >"$T/out"
+    ok "$what: $1: no work is left" test ! -e "$T/o.gptq"
+    rm -rf "$T/o"
+}
+least=$(q $M/mixtral --target-bytes 1 2>&1 | sed 's/.*at least \([0-9]*\).*/\1/')
+
+rows() {
+    for m in gptq awq smoothquant smoothquant+gptq awq+gptq; do echo "--method $m --scheme W8A8"; done
+    printf '%s\n' '--method awq+gptq --scheme W4A16_ASYM --group-size 32' '--method smoothquant --scheme FP8' '--method rtn --scheme FP8' '--target-bytes 250K' '--target-bytes 250K --method gptq' '--target-bytes 250K --method awq'
+}
+while read -r what; do
+    fails "$what: text that is not there" 1 "$T/none.jsonl: No such file" q $M/llama $what --calibration "$T/none.jsonl"
+    fails "$what: text that is a folder" 1 "$T/nan: Is a directory" q $M/llama $what --calibration "$T/nan"
+    fails "$what: empty text" 1 'empty.jsonl: 0 sequences, and --num-calibration-samples is 8' q $M/llama $what --calibration "$T/empty.jsonl"
+    nothing text
+    fails "$what: a weight that is NaN" 1 'model.layers.1.mlp.up_proj' q "$T/nan" $what
+    ok "$what: what is said of it" grep -q 'column 5: expected a finite weight, found -\?nan' "$T/err"
+    ok "$what: a weight that is NaN: no checkpoint" test ! -e "$T/o"
+    [ ! -e "$T/o.gptq" ] || ok "$what: a weight that is NaN: the work can be taken up" test "$(jq .layers_done "$T/o.gptq/manifest.json")" = 1
+    rm -rf "$T/o.gptq"
+    fails "$what: a weight that is infinite" 1 'model.layers.0.self_attn.o_proj' q "$T/inf" $what
+    ok "$what: what is said of it" grep -q 'finite' "$T/err"
+    nothing 'a weight that is infinite'
+    fails "$what: a norm that is NaN" 1 'model.layers.1.mlp.gate_proj: ' q "$T/norm" $what
+    ok "$what: what is said of it" grep -q 'on the calibration text are not finite\|the calibration text gives activations that are not finite' "$T/err"
+    ok "$what: a norm that is NaN: no checkpoint" test ! -e "$T/o"
+    rm -rf "$T/o.gptq"
+    q "$T/dead" $what --json >"$T/json" 2>"$T/err" || { echo "not ok $what: a channel that is always zero" && cat "$T/err"; }
+    [[ $what != *method* || $what = *rtn* ]] || same "$what: a channel that is always zero: no error is larger for it" true "$(jq -c '[.errors[] | .after <= .before and .after < 1] | length > 11 and all' "$T/json")"
+    ok "$what: a channel that is always zero: finite scales" $OUNCE verify "$T/o" -q >"$T/out"
+    rm -rf "$T/o"
+    case $what in
+    --target*)
+        fails "$what: one token" 1 'one.jsonl: no sequence of at least 2 tokens' q $M/llama $what --calibration "$T/one.jsonl" --num-calibration-samples 1
+        nothing 'one token'
+        ok "$what: sequences of one token among others" q $M/llama $what --calibration "$T/some.jsonl" 2>"$T/err"
+        rm -rf "$T/o"
+        warns 'experts without a token' 'no token of the calibration text reached [0-9]* modules, the first model.layers.0.block_sparse_moe.experts' $M/mixtral ${what/250K/$((least * 5 / 4))} --calibration "$T/two.jsonl" --num-calibration-samples 1
+        [ "$what" = '--target-bytes 250K' ] || warns 'fewer tokens than columns' 'two.jsonl: 2 tokens, fewer than the columns of attn_q (96)' $M/llama $what --calibration "$T/two.jsonl" --num-calibration-samples 1
+        ;;
+    *)
+        warns 'one token' 'one.jsonl: 1 tokens, fewer than the columns of attn_q (96)' $M/llama $what --calibration "$T/one.jsonl" --num-calibration-samples 1
+        warns 'fewer tokens than columns' 'cal.jsonl: 216 tokens, fewer than the columns of ffn_down (256)' $M/llama $what --num-calibration-samples 6
+        [[ $what = *W4A16* ]] || warns 'experts without a token' 'no token of the calibration text reached [0-9]* modules, the first model.layers.0.block_sparse_moe.experts' $M/mixtral $what --calibration "$T/one.jsonl" --num-calibration-samples 1
+        ;;
+    esac
+done < <(rows)
+
+# ---- a disk that is full: from some call on ----
+gcc -shared -fPIC -O1 -D_GNU_SOURCE -o "$T/fail_at.so" tests/e2e/fail_at.c -ldl || { echo 'not ok fail_at.c'; exit 1; }
+f() {
+    env LD_PRELOAD="$T/fail_at.so" CALLS="$T/calls" FULL_AT="$1" "$OUNCE_RELEASE" quantize $M/llama -o "$T/w/b" -q --calibration "$T/cal.jsonl" --num-calibration-samples 8 --max-seq-length 36 $what "${@:2}" >"$T/out" 2>"$T/err"
+}
+while read -r what; do
+    resume=--resume
+    [ "$what" != '--target-bytes 250K' ] || resume=
+    rm -rf "$T/w" "$T/whole" && mkdir "$T/w"
+    f 0 && mv "$T/w/b" "$T/whole" || echo "not ok $what"
+    calls=$(cat "$T/calls") bad= n=0 points=$(seq "$FULL")
+    [ "$FULL" != 0 ] || points=$(seq "$calls")
+    for at in $points; do
+        [ "$FULL" = 0 ] || at=$((1 + RANDOM % calls))
+        f $at
+        status=$?
+        if [ $status = 1 ]; then
+            n=$((n + 1))
+            grep -q "^error: .*$T/w/.*No space left on device" "$T/err" || bad+=" $at: said: $(head -1 "$T/err");"
+            [ ! -e "$T/w/b" ] || bad+=" $at: a checkpoint;"
+            [ ! -e "$T/w/b.gptq" ] || [ -n "$resume" ] || bad+=" $at: a work folder;"
+            f 0 $resume || bad+=" $at: not made when there was room: $(head -1 "$T/err");"
+        fi
+        diff -r "$T/whole" "$T/w/b" >"$T/diff" 2>&1 || bad+=" $at: status $status: $(head -1 "$T/diff");"
+        [ "$(ls -A "$T/w")" = b ] || bad+=" $at: left: $(ls -A "$T/w" | xargs);"
+        rm -rf "$T/w" && mkdir "$T/w"
+    done
+    same "$what: a disk that is full before call N of $calls: an error, no checkpoint, and the same bytes when there is room" '' "$bad"
+    ok "$what: it was full in time ($n)" test $n -gt $((FULL / 2))
+done < <(rows | sed -n '1p;3p;5p;8,11p')
