@@ -520,11 +520,11 @@ static oz_status chosen_band(void *arg, const oz_band *b, oz_err *err) {
 static void error_note(job *j, double error) { oz_progress_note(&j->stream.progress, "layer %" PRId64 " of %" PRId64 ", error %.2g", j->layer + 1, j->n_layers, error); }
 
 /* What became of a module on the tokens that reached it; returns its entry in the report, which is borrowed. */
-static json_t *errors_note(job *j, const oz_quantize_item *it, const char *what, int64_t n_tok, double before, double after) {
+static json_t *errors_note(job *j, const oz_quantize_item *it, const char *what, const char *of, int64_t n_tok, double before, double after) {
     const oz_arch_tensor *t = it->arch;
     const bool measured = isfinite(before) && isfinite(after);
-    if (measured && it->gptq && n_tok < t->cols) oz_log_info("%s: %s %.4g, of rounding to nearest %.4g, on %" PRId64 " tokens for %" PRId64 " columns", t->module, what, after, before, n_tok, t->cols);
-    else if (measured) oz_log_info("%s: %s %.4g, of rounding to nearest %.4g", t->module, what, after, before);
+    if (measured && it->gptq && n_tok < t->cols) oz_log_info("%s: %s %.4g, of %s %.4g, on %" PRId64 " tokens for %" PRId64 " columns", t->module, what, after, of, before, n_tok, t->cols);
+    else if (measured) oz_log_info("%s: %s %.4g, of %s %.4g", t->module, what, after, of, before);
     else oz_log_info("%s: the calibration text gives it no input: each weight is rounded by itself", t->module);
     json_t *entry = json_pack("{s:s, s:I, s:n, s:n}", "module", t->module, "tokens", (json_int_t)n_tok, "before", "after");
     if (measured) json_object_set_new(entry, "before", json_real(before)), json_object_set_new(entry, "after", json_real(after)), error_note(j, after);
@@ -544,7 +544,7 @@ static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq 
     const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
     const oz_made made = {.band = chosen_band, .arg = &(chosen){g, r}, .input_scale = it->input_scale, .input_zero = it->input_zero};
     OZ_TRY(oz_stream_made(&j->stream, &m, &it->scheme, j->q->model_dtype, &made, err));
-    json_object_set_new(errors_note(j, it, "output error", g->hessian->n_rows, r->before, r->after), "dampening", json_real(g->factor->dampening));
+    json_object_set_new(errors_note(j, it, "output error", "rounding to nearest", g->hessian->n_rows, r->before, r->after), "dampening", json_real(g->factor->dampening));
     return OZ_OK;
 }
 
@@ -620,7 +620,7 @@ static oz_status input_factor(oz_factor *f, job *j, input *in, oz_err *err) {
 static oz_status item_weigh(job *j, const oz_quantize_item *it, const input *in, oz_err *err) {
     oz_imatrix_error e;
     OZ_TRY(oz_imatrix_write(&e, &j->stream, &(oz_reader){it, &in->sample}, j->q->model_dtype, err));
-    errors_note(j, it, "error by importance", in->n_tok, e.before, e.after);
+    errors_note(j, it, "error by importance", "rounding to nearest", in->n_tok, e.before, e.after);
     oz_ckpt_drop(j->q->ckpt, it->tensor);
     return OZ_OK;
 }
@@ -632,10 +632,7 @@ static oz_status item_round(job *j, oz_quantize_item *it, const input *in, oz_er
     oz_clip_result r;
     if (!clips) return oz_quantize_write_item(j->q, it, &j->stream, err);
     OZ_TRY(oz_clip_write(&r, &j->stream, &(oz_reader){it, &in->sample}, j->q->model_dtype, err));
-    const char *name = it->arch->module;
-    oz_log_info("%s: output error %.4g, of whole ranges %.4g", name, r.after, r.before);
-    error_note(j, r.after);
-    json_array_append_new(json_object_get(j->work.manifest, "modules"), json_pack("{s:s, s:I, s:f, s:f}", "module", name, "tokens", (json_int_t)in->n_tok, "before", r.before, "after", r.after));
+    errors_note(j, it, "output error", "whole ranges", in->n_tok, r.before, r.after);
     return OZ_OK;
 }
 

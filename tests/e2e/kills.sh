@@ -46,6 +46,7 @@ done <<'END'
 --method gptq --scheme W4A16 --group-size 32
 --method awq+gptq --scheme W4A16_ASYM --group-size 32
 --method smoothquant --scheme FP8
+--method imatrix --scheme W8A16
 --method gptq --scheme W8A8 --kv-cache-scheme fp8
 --method awq+gptq --target-bytes 250K
 END

@@ -233,7 +233,7 @@ def by_budget(name, size, shape, *more):
     return path(name)
 
 
-METHODS = ('gptq', 'awq', 'smoothquant', 'smoothquant+gptq', 'awq+gptq')
+METHODS = ('gptq', 'imatrix', 'awq', 'smoothquant', 'smoothquant+gptq', 'awq+gptq')
 
 
 def by_method(method, scheme, model):
@@ -245,7 +245,7 @@ def by_method(method, scheme, model):
 
 def made():
     for m in METHODS:
-        for s in ('W4A16', 'W4A16_ASYM', 'W8A16', 'W8A8', 'W4A8', 'FP8_DYNAMIC', 'FP8', None): yield f'{m} {s or "target bytes"}', lambda m=m, s=s: by_method(m, s, SMALL)
+        for s in ('W4A16', 'W4A16_ASYM', 'W8A16', 'W8A8', 'W8A8_STATIC', 'W4A8', 'FP8_DYNAMIC', *(['FP8'] if m != 'imatrix' else []), None): yield f'{m} {s or "target bytes"}', lambda m=m, s=s: by_method(m, s, SMALL)
         for s in ('W4A16', 'W8A16', 'W8A8', 'FP8_DYNAMIC', None): yield f'{m} {s or "target bytes"} experts', lambda m=m, s=s: by_method(m, s, EXPERTS)
     for n in ('qwen2', 'qwen3', 'phi3', 'gemma2', 'gemma3', 'mistral'): # with biases, norms of heads, fused projections, norms that hold what is more than 1
         for m, s in (('smoothquant+gptq', 'W8A8'), ('awq+gptq', 'W8A16')): yield f'{m} {s} {n}', lambda m=m, s=s, n=n: by_method(m, s, f'tests/golden/models/{n}')
