@@ -49,6 +49,7 @@ static oz_status divergences(double *kl, oz_budget *b, oz_model *m, const oz_cal
         items[i] = (oz_kl_module){.name = (char *)p.name, .layer = p.layer, .modules = (char **)p.modules, .n_modules = p.n_modules, .quantize = p.leanest};
     }
     oz_status st = oz_kl_modules_run(items, n, m, &(oz_kl_modules_cfg){.dev = cfg->dev, .ref = cfg->ckpt, .dtype = "f32", .name = cfg->model, .ids = c->ids, .begin = c->begin, .n_windows = c->n_seqs}, err);
+    if (st == OZ_E_FORMAT) oz_cli_blame(cfg->ckpt, err); /* logits that are not finite */
     for (size_t i = 0; st == OZ_OK && i < n; i++) kl[i] = items[i].mean_kl;
     oz_free(items);
     return st;

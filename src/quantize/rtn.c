@@ -222,7 +222,9 @@ static oz_status write_quantized(oz_quantize *q, item *it, oz_stream *s, oz_err 
 
 oz_status oz_quantize_write_item(oz_quantize *q, item *it, oz_stream *s, oz_err *err) {
     oz_status st;
+    oz_err bad = {0};
     if (it->absent) return OZ_OK;
+    if (!it->quantized && oz_finite_check(it->tensor, &bad) != OZ_OK) oz_log_warn("%s; it is kept as it is", bad.msg);
     if (it->quantized) st = write_quantized(q, it, s, err);
     else if (it->tensor->dtype == it->dtype && !it->tensor->rope_heads && !it->moved) st = oz_stream_copy(s, it->tensor->name, it->tensor->data, it->tensor->n_bytes, err);
     else st = oz_stream_put(s, it->tensor->name, it->dtype, it->weight.rows * it->weight.cols, it->weight.cols, oz_item_fill, it, err);

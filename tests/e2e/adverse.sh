@@ -13,6 +13,7 @@ spoilt() { rm -rf "$T/$1" && cp -r $M/llama "$T/$1" && poison "$T/$1/model.safet
 spoilt nan model.layers.1.mlp.up_proj.weight $((2 * (3 * 96 + 5))) '\xc0\x7f'
 spoilt inf model.layers.0.self_attn.o_proj.weight $((2 * (3 * 96 + 5))) '\x80\x7f'
 spoilt norm model.layers.1.post_attention_layernorm.weight 0 '\xc0\x7f'
+spoilt head lm_head.weight 6 '\xc0\x7f'
 spoilt dead model.layers.0.input_layernorm.weight 8 '\0\0'
 q() { $OUNCE quantize "$1" -q --num-calibration-samples 8 --max-seq-length 36 --calibration "$T/cal.jsonl" -o "$T/o" "${@:2}"; }
 nothing() { same "$what: $1: nothing is left" '' "$(ls -d "$T"/o "$T"/o.gptq "$T"/.o* 2>/dev/null)" && rm -rf "$T/o" "$T/o.gptq"; }
@@ -46,6 +47,15 @@ while read -r what; do
     ok "$what: what is said of it" grep -q 'on the calibration text are not finite\|the calibration text gives activations that are not finite' "$T/err"
     ok "$what: a norm that is NaN: no checkpoint" test ! -e "$T/o"
     rm -rf "$T/o.gptq"
+    case $what in
+    --target*) fails "$what: a head that is NaN, which is kept" 1 'logits are not finite at position 0 of a window; lm_head.weight[0, 3] is not finite either' q "$T/head" $what ;;
+    *)
+        ok "$what: a head that is NaN, which is kept" q "$T/head" $what >"$T/out" 2>"$T/err"
+        ok "$what: it is named" grep -q '^warning: lm_head.weight: expected finite values, found -\?nan at 3 (model.safetensors); it is kept as it is' "$T/err"
+        rm -rf "$T/o"
+        ;;
+    esac
+    nothing 'a head that is NaN'
     q "$T/dead" $what --json >"$T/json" 2>"$T/err" || { echo "not ok $what: a channel that is always zero" && cat "$T/err"; }
     [[ $what != *method* || $what = *rtn* ]] || same "$what: a channel that is always zero: no error is larger for it" true "$(jq -c '[.errors[] | .after <= .before and .after < 1] | length > 11 and all' "$T/json")"
     ok "$what: a channel that is always zero: finite scales" $OUNCE verify "$T/o" -q >"$T/out"
@@ -66,6 +76,10 @@ while read -r what; do
         ;;
     esac
 done < <(rows)
+
+what='--method rtn --scheme W8A8'
+$OUNCE quantize "$T/head" -o "$T/o" -q $what >"$T/out" 2>"$T/err"
+same "$what: a head that is NaN is named" 'warning: lm_head.weight: expected finite values' "$(cut -d, -f1 "$T/err")"
 
 # ---- a disk that is full: from some call on ----
 gcc -shared -fPIC -O1 -D_GNU_SOURCE -o "$T/fail_at.so" tests/e2e/fail_at.c -ldl || { echo 'not ok fail_at.c'; exit 1; }
