@@ -13,7 +13,7 @@ static int64_t group_size; /* 0: the scheme's own */
 static int64_t n_samples, max_seq_len; /* 0: not given */
 static double dampening, strength; /* 0: not given */
 static const char *kv_scheme; /* NULL: the cache is not quantized */
-static bool resume;
+static bool all_experts, resume;
 static oz_opt_list targets, ignore;
 enum { DEFAULT_SAMPLES = 128, DEFAULT_SEQ_LEN = 512 };
 
@@ -24,6 +24,7 @@ static const oz_opt opts[] = {
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
     {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq|imatrix|smoothquant|awq|smoothquant+gptq|awq+gptq", "M", "rtn, the default: round to nearest; the others: see above"},
     {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8, W8A8_STATIC, --kv-cache-scheme, --target-bytes and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
+    {"moe-calibrate-all-experts", 0, OZ_OPT_FLAG, &all_experts, 0, 0, NULL, NULL, "an expert that fewer tokens reach than its matrices have columns is calibrated on all tokens of its layer; the others on theirs (llm-compressor, by this name, shows every expert all tokens)"},
     {"target-bytes", 0, OZ_OPT_STR, &target_bytes, 0, 0, NULL, "SIZE", "of all tensors of the modules that are reached: each one's scheme is chosen, see above; 60M, 1.5GB, or bytes"},
     {"kv-cache-scheme", 0, OZ_OPT_STR, &kv_scheme, 0, 0, NULL, "S", "keys and values are rounded to it when they are kept: fp8, with two calibrated scales a layer, or fp8_per_head, with two a head"},
     {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE; default 128"},
@@ -223,7 +224,7 @@ static oz_status recipe_check(oz_err *err) {
 }
 
 static oz_status run(const char **args, int n_args, oz_err *err) {
-    oz_quantize_cfg cfg = {.method = method, .dampening = dampening != 0 ? dampening : OZ_DAMPENING, .strength = strength, .targets = targets.items, .n_targets = targets.n, .ignore = ignore.items, .n_ignore = ignore.n};
+    oz_quantize_cfg cfg = {.method = method, .dampening = dampening != 0 ? dampening : OZ_DAMPENING, .strength = strength, .all_experts = all_experts, .targets = targets.items, .n_targets = targets.n, .ignore = ignore.items, .n_ignore = ignore.n};
     oz_recipe *recipe = NULL;
     oz_ckpt *ckpt = NULL;
     oz_quantize *q = NULL;

@@ -106,7 +106,7 @@ static bool find(steps *out, const oz_model *m, int cut) {
         out->end = i + 1, out->n_taps = tap - out->tap0;
     }
     if (n < cut) return false;
-    for (int i = out->after; i < out->end; i++)
+    for (int i = out->after; i < out->end && (i == out->after || p->steps[i - 1].op != OZ_OP_ROUTE); i++) /* where tokens go is chosen behind a cut: a call may say otherwise */
         if (bytes_at(m, i, 1) < bytes_at(m, out->begin, 1)) out->begin = i;
     return true;
 }

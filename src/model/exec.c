@@ -67,6 +67,8 @@ static void run_step(const oz_exec *x, const oz_step *s) {
     else if (s->op == OZ_OP_ALL_REDUCE) run_all_reduce(x, s);
     else if (s->whole_row) run_quantize_whole(x, s);
     else oz_step_run(&x->step, s);
+    const oz_route *r = &x->step.p->route;
+    if (s->op == OZ_OP_ROUTE && x->call->experts) oz_dev_ops(x->step.dev)->upload(x->step.dev, r->experts, x->call->experts, (size_t)(x->call->n_tok * r->top_k) * sizeof(int32_t));
 }
 
 void oz_exec_steps(const oz_exec *x, int begin, int end) {

@@ -137,7 +137,7 @@ typedef struct oz_call {
     const int32_t *rows; int64_t n_rows;  /* which rows reach the sink, ascending */
     int64_t layer_begin, layer_end;       /* layer_end 0: all that are loaded. A partial range needs residual in/out instead of ids/sink */
     const float *residual_in; float *residual_out; bool on_device; /* host [n_tok, hidden]; layer_begin > 0; layer_end < n_layers, or NULL. on_device: these, what cuts hand over, and rows of taps are the device's memory */
-    void (*tap)(void *arg, const oz_tap *t); void *tap_arg; /* or NULL */
+    void (*tap)(void *arg, const oz_tap *t); void *tap_arg; const int32_t *experts; /* or NULL; host [n_tok, experts a token]: where tokens go, whatever routers say; their weights mean nothing then */
     int cut_begin, cut_end; const void *live_in; void *live_out; /* 0: the layer's own ends; host [oz_model_live_bytes], with cut_begin, in place of ids and a residual; with cut_end, or NULL */
     int64_t *step_ns;                     /* NULL, or [oz_model_step_count]: each step's time is added, unless the device runs them fused (info.fused) */
 } oz_call;

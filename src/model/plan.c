@@ -280,13 +280,13 @@ static void emit_moe(oz_model *m, int layer, const oz_layer_kind *kind) {
     emit(m, OZ_OP_SORT, layer);
     s = emit(m, OZ_OP_SPREAD, layer);
     s->dst = OZ_BUF_PAIRS, s->src = OZ_BUF_X, s->n = d->hidden_size, s->tok_rows = d->top_k;
-    if (d->shared_ffn) emit_shared(m, layer);
     emit_grouped(m, layer, OZ_BUF_GATE_UP, OZ_BUF_PAIRS, gate_up, 2);
     emit_glu(m, layer, d->expert_ffn, d->top_k);
     emit_grouped(m, layer, OZ_BUF_PAIRS, OZ_BUF_FFN, down, 1);
     s = emit(m, OZ_OP_COMBINE, layer);
     s->dst = OZ_BUF_OUT, s->src = OZ_BUF_PAIRS, s->n = d->hidden_size;
-    if (d->shared_ffn) {
+    if (d->shared_ffn) { /* after the experts: what waits at their cuts is X, not a row of it for each of a token's experts */
+        emit_shared(m, layer);
         s = emit(m, OZ_OP_ADD, layer);
         s->dst = OZ_BUF_OUT, s->src = OZ_BUF_X, s->n = d->hidden_size;
     }

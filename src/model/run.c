@@ -44,7 +44,7 @@ static void layers_run(oz_model *m, oz_state *s, const oz_call *c, int index) {
     const size_t n_bytes = (size_t)c->n_tok * (size_t)m->dims.hidden_size * sizeof(float);
     void *residual = m->program.bufs[OZ_BUF_RESIDUAL].data;
     if (c->layer_begin > 0 && !c->cut_begin) (c->on_device ? m->ops->copy : m->ops->upload)(m->dev, residual, c->residual_in, n_bytes);
-    const bool all = c->layer_begin == 0 && (!c->layer_end || c->layer_end == m->dims.n_layers);
+    const bool all = c->layer_begin == 0 && !c->experts && (!c->layer_end || c->layer_end == m->dims.n_layers);
     const oz_exec x = {{m->dev, &m->program, s->kv, c->n_tok, 0, 0}, c, m->tap_rows, m->tap_ints, m->comm, index};
     if (c->cut_begin || c->cut_end) oz_cuts_run(m, &x);
     else if (!(all && m->lowered && m->ops->lowered_run(m->lowered, s->kv, OZ_STEPS_LAYERS, 0, 0))) oz_exec_steps(&x, 0, m->program.n_layers_end);

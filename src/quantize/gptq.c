@@ -9,6 +9,7 @@
  *
  * Rows do not touch each other. On the host a tile of some rows is the unit of work, a thread's; a device takes all rows at once. What is done to a tile is in gptq_host.c and
  * kernel/cuda/gptq.cu; the order of it is here. */
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include "base/mem.h"
@@ -245,6 +246,32 @@ static oz_status result(const work *w, int64_t n_tiles, oz_status st, const char
     for (int64_t i = 0; i < n_tiles * 3; i++) sums[i % 3] += w->sums[i];
     w->out->before = sums[2] > 0 ? sums[0] / sums[2] : NAN;
     w->out->after = sums[2] > 0 ? sums[1] / sums[2] : NAN;
+    return st;
+}
+
+/* Scales that rows share, as round-to-nearest has them: to choose anew, all of them would have to be seen at once. */
+oz_status oz_gptq_share(float **out, oz_gptq *g, const oz_scheme *s, const char *what, oz_err *err) {
+    const oz_weight *w = g->weight;
+    const int64_t cols = w->cols, n = g->rtn.group_size > 0 ? (cols + g->rtn.group_size - 1) / g->rtn.group_size : 1;
+    g->shared_rows = s->per_tensor ? w->rows : s->block_rows;
+    *out = NULL;
+    if (g->shared_rows <= 0) return OZ_OK;
+    const int64_t n_blocks = (w->rows + g->shared_rows - 1) / g->shared_rows;
+    OZ_TRY(oz_big_new((void **)out, (size_t)(n_blocks * 2 * n + cols) * sizeof **out, what, err));
+    float *values = *out + n_blocks * 2 * n;
+    oz_status st = OZ_OK;
+    int64_t r = 0;
+    for (int64_t b = 0; st == OZ_OK && b < n_blocks; b++) {
+        float *max = *out + b * 2 * n, *min = max + n; /* where scales and zero points will lie */
+        for (; st == OZ_OK && r < w->rows && r < (b + 1) * g->shared_rows; r++) {
+            oz_weight_row(values, w, r, 0, cols);
+            st = oz_rtn_observe(min, max, &g->rtn, values, cols, err);
+        }
+        if (st != OZ_OK) oz_err_prefix(err, "row %" PRId64, r - 1);
+        for (int64_t k = 0; st == OZ_OK && k < n; k++) st = oz_rtn_scale(&max[k], &min[k], &g->rtn, min[k], max[k], err);
+    }
+    if (st != OZ_OK) oz_err_prefix(err, "%s", what);
+    g->shared = *out;
     return st;
 }
 

@@ -20,7 +20,7 @@
 #include "quantize/internal.h"
 
 /* What some modules of a layer read: its Hessian where one of them is quantized by GPTQ, and what is kept of its values where scales are chosen by them. */
-typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ int64_t n_tok; /* that came */ bool gptq, sampled; oz_sample sample; bool cache; /* not modules: what is kept of keys and values */ } input;
+typedef struct input { oz_hessian hessian; oz_quantize_item *items[OZ_MAX_PARTS_LINEAR]; int n_items; /* those that are quantized */ int64_t n_tok; /* that came */ bool gptq, sampled; oz_sample sample; bool cache; /* not modules: what is kept of keys and values */ bool covered; /* an expert's, which takes all tokens */ } input;
 
 typedef struct job {
     oz_quantize *q;
@@ -36,6 +36,8 @@ typedef struct job {
     char *slots; size_t slot_bytes;         /* of its memory, a sequence each */
     input *inputs;                          /* of the cut */
     size_t n_inputs, cap_inputs;
+    bool counting;                          /* tokens are counted, and nothing else; */
+    const int32_t *sent; int64_t n_sent;    /* or all are sent to these experts; none: where routers send them */
 } job;
 
 /* ---- what the run depends on ---- */
@@ -78,6 +80,7 @@ static oz_status identity(json_t **out, const job *j, oz_err *err) {
     add_json(&plan, q->config);
     oz_sha256_add(&plan, &q->dampening, sizeof q->dampening);
     oz_sha256_add(&plan, &q->strength, sizeof q->strength);
+    oz_sha256_add(&plan, &q->all_experts, sizeof q->all_experts);
     oz_sha256_add(&plan, q->method, strlen(q->method));
     if (q->transform) oz_sha256_add(&plan, q->transform->name, strlen(q->transform->name)); /* a recipe's, too */
     for (size_t i = 0; i < q->list.n; i++) oz_sha256_add(&plan, &q->items[i].gptq, sizeof q->items[i].gptq);
@@ -103,16 +106,13 @@ static char *residual_path(const job *j, int64_t layer, const char *suffix) {
 
 /* ---- checks ---- */
 
-/* The text has a say in what becomes of it. */
-static bool is_fitted(const oz_quantize *q, const oz_quantize_item *it) { return it->quantized && (it->gptq || it->imatrix || q->transform || it->scheme.static_input); }
-
 /* Fewer tokens than columns leave a Hessian singular, and scales that are chosen by few rows: the result then fits the text and little else. One line for all of a kind. */
 static void check_columns(const job *j, int64_t n_tok) {
     bool seen[OZ_ROLE_COUNT] = {false};
     oz_buf kinds = {0};
     for (size_t i = 0; i < j->q->list.n; i++) {
         const oz_arch_tensor *t = &j->q->list.items[i];
-        if (!is_fitted(j->q, &j->q->items[i]) || t->cols <= n_tok || seen[t->role]) continue;
+        if (!oz_is_fitted(j->q, &j->q->items[i]) || t->cols <= n_tok || seen[t->role]) continue;
         seen[t->role] = true;
         oz_buf_printf(&kinds, "%s%s (%" PRId64 ")", kinds.len ? ", " : "", oz_role_name(t->role), t->cols);
     }
@@ -296,6 +296,7 @@ static oz_status recipe_write(const job *j, oz_err *err) {
         json_object_set_new(r, "parameters", json_pack("{s:f, s:i, s:s, s:s, s:i}", "dampening_frac", j->q->dampening, "block_size", OZ_GPTQ_BLOCK, "actorder", "static", "scales", "searched", "passes", OZ_GPTQ_PASSES));
     if (imatrix) json_object_set_new(r, "parameters", json_pack("{s:s, s:f}", "scales", "searched", "added_frac", OZ_IMATRIX_ADDED));
     if (j->q->transform) json_object_set_new(r, "folding", json_pack("{s:s, s:o, s:i}", "by", j->q->transform->name, "strength", j->q->strength > 0 ? json_real(j->q->strength) : json_string("searched"), "folds", (int)j->q->n_folds));
+    if (j->q->all_experts) json_object_set_new(r, "moe_calibrate_all_experts", json_true());
     if (j->q->kv.quantized) json_object_set_new(r, "kv_cache_scheme", json_string(j->q->kv.per_head ? "fp8_per_head" : "fp8"));
     if (j->q->recipe) json_object_set(r, "recipe", j->q->recipe);
     if (j->q->budget) json_object_set(r, "budget", j->q->budget);
@@ -333,14 +334,22 @@ typedef struct pass {
     job *j; oz_model *m; oz_state *state;
     int from, to;
     bool tap, has_in, has_out;
+    const int32_t *experts;    /* NULL, or where tokens are sent (oz_call) */
     char *x, *y;               /* a sequence's, from the files */
     int32_t *blocks;
     oz_rows_file in, out; size_t in_at, out_at;
     oz_sum written;
 } pass;
 
+static bool is_sent(const job *j, const input *in) {
+    for (int64_t i = 0; i < j->n_sent; i++)
+        if (in->n_items && in->items[0]->arch->expert == j->sent[i]) return true;
+    return false;
+}
+
 static void input_add(job *j, input *in, const oz_tap *t) {
-    in->n_tok += t->n_tok;
+    if (!j->n_sent) in->n_tok += t->n_tok;
+    if (j->counting || (j->n_sent ? !in->covered || !is_sent(j, in) : in->covered)) return;
     if (in->gptq) oz_hessian_add(&in->hessian, j->pool, t->rows, t->ld, t->n_tok);
     if (in->sampled) oz_sample_add(&in->sample, t->rows, t->ld, t->n_tok);
 }
@@ -371,7 +380,7 @@ static oz_status sequence_run(pass *p, int64_t i, oz_err *err) {
     const oz_seg seg = {0, n, 0, p->blocks};
     const oz_call call = {.ids = p->has_in ? NULL : c->ids + c->begin[i], .n_tok = n, .segs = &seg, .n_segs = 1, .layer_begin = j->layer, .layer_end = j->layer + 1, .cut_begin = p->from, .cut_end = p->to,
                           .residual_in = p->has_in && !p->from ? (float *)x : NULL, .residual_out = p->has_out && !p->to ? (float *)y : NULL, .live_in = p->from ? x : NULL,
-                          .live_out = p->has_out && p->to ? y : NULL, .on_device = j->on_device, .tap = p->tap ? on_tap : NULL, .tap_arg = j};
+                          .live_out = p->has_out && p->to ? y : NULL, .on_device = j->on_device, .tap = p->tap ? on_tap : NULL, .tap_arg = j, .experts = p->experts};
     OZ_TRY(oz_model_run(p->m, p->state, &call, NULL, err));
     if (p->has_out && !j->on_device) OZ_TRY(oz_rows_write(&p->out, y, p->out_at, n_out, err));
     if (p->has_out && !p->to && !j->on_device) oz_sum_add(&p->written, y, n_out);
@@ -548,32 +557,6 @@ static oz_status module_write(job *j, const oz_quantize_item *it, const oz_gptq 
     return OZ_OK;
 }
 
-/* Scales that rows share, as round-to-nearest has them: to choose anew, all of them would have to be seen at once. */
-static oz_status shared_new(float **out, oz_gptq *g, const oz_scheme *s, const char *what, oz_err *err) {
-    const oz_weight *w = g->weight;
-    const int64_t cols = w->cols, n = g->rtn.group_size > 0 ? (cols + g->rtn.group_size - 1) / g->rtn.group_size : 1;
-    g->shared_rows = s->per_tensor ? w->rows : s->block_rows;
-    *out = NULL;
-    if (g->shared_rows <= 0) return OZ_OK;
-    const int64_t n_blocks = (w->rows + g->shared_rows - 1) / g->shared_rows;
-    OZ_TRY(oz_big_new((void **)out, (size_t)(n_blocks * 2 * n + cols) * sizeof **out, what, err));
-    float *row = *out + n_blocks * 2 * n;
-    oz_status st = OZ_OK;
-    int64_t r = 0;
-    for (int64_t b = 0; st == OZ_OK && b < n_blocks; b++) {
-        float *max = *out + b * 2 * n, *min = max + n; /* where scales and zero points will lie */
-        for (; st == OZ_OK && r < w->rows && r < (b + 1) * g->shared_rows; r++) {
-            oz_weight_row(row, w, r, 0, cols);
-            st = oz_rtn_observe(min, max, &g->rtn, row, cols, err);
-        }
-        if (st != OZ_OK) oz_err_prefix(err, "row %" PRId64, r - 1);
-        for (int64_t k = 0; st == OZ_OK && k < n; k++) st = oz_rtn_scale(&max[k], &min[k], &g->rtn, min[k], max[k], err);
-    }
-    if (st != OZ_OK) oz_err_prefix(err, "%s", what);
-    g->shared = *out;
-    return st;
-}
-
 static oz_status item_gptq(job *j, const oz_quantize_item *it, const input *in, const oz_factor *f, oz_err *err) {
     oz_gptq_result r = {0};
     oz_weight w;
@@ -581,7 +564,7 @@ static oz_status item_gptq(job *j, const oz_quantize_item *it, const input *in, 
     oz_gptq g = {&in->hessian, f, &w, oz_scheme_rtn(&it->scheme, j->q->model_dtype), OZ_GPTQ_PASSES, NULL, 0};
     float *shared = NULL;
     oz_status st = oz_item_weight(&w, &mem, it, j->pool, err);
-    if (st == OZ_OK) st = shared_new(&shared, &g, &it->scheme, it->arch->module, err);
+    if (st == OZ_OK) st = oz_gptq_share(&shared, &g, &it->scheme, it->arch->module, err);
     if (st == OZ_OK) st = module_write(j, it, &g, &r, err);
     oz_big_free(shared);
     oz_big_free(mem);
@@ -639,7 +622,7 @@ static oz_status item_round(job *j, oz_quantize_item *it, const input *in, oz_er
 static oz_status input_quantize(job *j, input *in, oz_err *err) {
     oz_factor f = {0};
     if (in->cache) return oz_cache_write(j->q, j->layer, &in->sample, j->writer, err);
-    oz_coverage_note(j->work.manifest, in->items[0]->arch, in->n_tok);
+    oz_coverage_note(j->work.manifest, in->items[0]->arch, in->n_tok, in->covered);
     if (in->gptq) OZ_TRY(input_factor(&f, j, in, err));
     oz_status st = OZ_OK;
     for (int k = 0; st == OZ_OK && k < in->n_items; k++) {
@@ -649,6 +632,60 @@ static oz_status input_quantize(job *j, input *in, oz_err *err) {
         it->made = st == OZ_OK;
     }
     oz_factor_deinit(&f);
+    return st;
+}
+
+/* ---- experts that too few tokens reach ---- */
+
+typedef struct route { int64_t top_k; int32_t *experts; /* [longest, top_k] */ } route;
+
+/* All tokens to n experts, at most top_k; others make up the number, and are not looked at. */
+static oz_status experts_run(job *j, oz_model *m, pass p, const route *r, const int32_t *ids, int64_t n, oz_err *err) {
+    memcpy(r->experts, ids, (size_t)n * sizeof *ids);
+    for (int32_t id = 0, k = (int32_t)n; k < r->top_k; id++) {
+        bool there = false;
+        for (int64_t i = 0; i < n; i++) there = there || ids[i] == id;
+        if (!there) r->experts[k++] = id;
+    }
+    for (int64_t i = 1; i < j->longest; i++) memcpy(r->experts + i * r->top_k, r->experts, (size_t)r->top_k * sizeof *r->experts);
+    j->sent = ids, j->n_sent = n, p.experts = r->experts;
+    oz_status st = sequences_run(j, m, &p, err);
+    j->n_sent = 0;
+    return st;
+}
+
+/* Which these are, by a pass that counts. Returns how many. */
+static int64_t starved(int32_t *ids, job *j) {
+    int64_t n = 0;
+    for (size_t i = 0; i < j->n_inputs; i++) {
+        input *in = &j->inputs[i];
+        const oz_arch_tensor *t = in->n_items ? in->items[0]->arch : NULL;
+        bool listed = false;
+        in->covered = t && t->expert >= 0 && in->n_tok < t->cols, in->n_tok = 0;
+        for (int64_t k = 0; k < n; k++) listed = listed || (t && ids[k] == t->expert);
+        if (in->covered && !listed) ids[n++] = t->expert;
+    }
+    return n;
+}
+
+/* An expert that fewer tokens would reach than its matrices have columns is shown all of them, some experts a pass, before the others see theirs. */
+static oz_status experts_cover(job *j, oz_model *m, int from, int to, oz_err *err) {
+    bool any = false;
+    oz_arch_info info;
+    for (size_t i = 0; i < j->n_inputs; i++) any = any || (j->inputs[i].n_items && j->inputs[i].items[0]->arch->expert >= 0);
+    if (!any || !j->q->all_experts) return OZ_OK;
+    const pass p = {.from = from, .to = to, .tap = true};
+    OZ_TRY(oz_arch_info_read(&info, oz_ckpt_config(j->q->ckpt), err));
+    j->counting = true;
+    oz_status st = sequences_run(j, m, &(pass){.from = from, .to = to, .tap = true}, err);
+    j->counting = false;
+    OZ_TRY(st);
+    const route r = {info.top_k, oz_alloc_array((size_t)(info.top_k * j->longest), sizeof *r.experts)};
+    int32_t *ids = oz_alloc_array((size_t)info.n_experts, sizeof *ids);
+    const int64_t n = starved(ids, j);
+    for (int64_t i = 0; st == OZ_OK && i < n; i += r.top_k) st = experts_run(j, m, p, &r, ids + i, n - i < r.top_k ? n - i : r.top_k, err);
+    oz_free(r.experts);
+    oz_free(ids);
     return st;
 }
 
@@ -702,6 +739,7 @@ static oz_status survey(job *j, oz_err *err) {
     OZ_TRY(model_open(&m, j, j->q->ckpt, OZ_TAP_LINEAR, err));
     const oz_cut all = {.tap0 = 0, .n_taps = oz_model_tap_count(m)};
     oz_status st = inputs_new(j, m, &all, rows_kept(m), false, err);
+    if (st == OZ_OK) st = experts_cover(j, m, 0, 0, err);
     if (st == OZ_OK) st = sequences_run(j, m, &(pass){.tap = true}, err);
     oz_model_close(&m);
     return st;
@@ -743,6 +781,7 @@ static oz_status sequences_go_on(job *j, oz_model *m, oz_err *err) {
     OZ_TRY(next_cut(j, m, err));
     const bool is_start = j->cut && oz_model_cut_at(m, j->cut).is_start;
     if (!j->cut && j->layer + 1 == j->n_layers) return OZ_OK;
+    if (j->cut) OZ_TRY(experts_cover(j, m, j->waits, j->cut, err));
     OZ_TRY(sequences_run(j, m, &(pass){.from = j->waits, .to = j->cut, .tap = j->cut > 0, .has_out = !is_start}, err));
     if (!is_start) j->waits = j->cut, j->file = !j->file;
     return OZ_OK;
@@ -812,21 +851,6 @@ static oz_status layer_replay(job *j, int64_t layer, oz_err *err) {
 
 /* ---- the whole ---- */
 
-/* Experts see what the router sends them: one line for those that saw too little. Others were spoken of before the start. */
-static void warn_starved(const job *j) {
-    const int64_t n_tok = j->cfg->calibration->begin[j->cfg->calibration->n_seqs];
-    size_t n[2] = {0, 0}; /* no token; some, but fewer than columns */
-    const char *first[2] = {NULL, NULL};
-    for (size_t i = 0; i < j->q->list.n; i++) {
-        const oz_arch_tensor *t = &j->q->list.items[i];
-        const int64_t seen = is_fitted(j->q, &j->q->items[i]) ? oz_coverage_seen(j->work.manifest, t) : -1;
-        if (seen < 0 || seen >= t->cols || (seen > 0 && t->cols > n_tok)) continue;
-        if (!n[seen > 0]++) first[seen > 0] = t->module;
-    }
-    if (n[0]) oz_log_warn("no token of the calibration text reached %zu modules, the first %s: each of their weights was rounded by itself", n[0], first[0]);
-    if (n[1]) oz_log_warn("%zu modules were reached by fewer tokens than they have columns, the first %s: they fit this text and may be worse on other", n[1], first[1]);
-}
-
 /* Bytes of the items that wait for a layer, from some layer on, or of those that do not. */
 static int64_t bytes_of(const job *j, bool waits, int64_t layer) {
     int64_t n = 0;
@@ -858,7 +882,7 @@ static oz_status run(job *j, const char *target, oz_err *err) {
     for (int64_t i = 0; i < j->work.layers_done && j->on_device; i++) OZ_TRY(layer_replay(j, i, err));
     for (int64_t i = j->work.layers_done; i < j->n_layers; i++) OZ_TRY(layer_run(j, i, err));
     OZ_TRY(oz_writer_finish(j->writer, err));
-    warn_starved(j);
+    oz_coverage_warn(j->work.manifest, j->q, j->cfg->calibration->begin[j->cfg->calibration->n_seqs]);
     return oz_dir_commit(j->work.out, target, j->cfg->force, err);
 }
 

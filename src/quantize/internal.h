@@ -46,6 +46,7 @@ struct oz_quantize {
     oz_quantize_fold *folds; size_t n_folds; /* and those that are done */
     oz_kv_scheme kv; int64_t n_heads_kv;     /* of the cache */
     oz_cache *caches; int64_t n_caches;      /* of each layer, where it is quantized */
+    bool all_experts;                        /* as in oz_quantize_cfg */
 };
 /* Fills in quantized, scheme and gptq of the items (select.c). */
 oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err);
@@ -118,7 +119,9 @@ typedef struct oz_imatrix_error { double before, after; } oz_imatrix_error;
 oz_status oz_imatrix_write(oz_imatrix_error *out, oz_stream *s, const oz_reader *r, oz_dtype model_dtype, oz_err *err);
 
 /* ---- what experts saw (coverage.c), in a run's manifest ---- */
-void oz_coverage_note(json_t *manifest, const oz_arch_tensor *t, int64_t n_tok);   /* nothing, where t is no expert's */
+bool oz_is_fitted(const oz_quantize *q, const oz_quantize_item *it); /* the text has a say in what becomes of it */
+void oz_coverage_note(json_t *manifest, const oz_arch_tensor *t, int64_t n_tok, bool all); /* nothing, where t is no expert's; all: it was calibrated on all tokens instead */
+void oz_coverage_warn(const json_t *manifest, const oz_quantize *q, int64_t n_tok);        /* of experts that saw too little; others were spoken of before the start */
 void oz_coverage_tell(const json_t *manifest, int64_t layer, int64_t n_tok);       /* a line of the log; n_tok: of the text */
 int64_t oz_coverage_seen(const json_t *manifest, const oz_arch_tensor *t);         /* -1: it is no expert's, or nothing was noted */
 /* The scale and zero point of static inputs, of what the samples show behind the items' folds; one for all. */
@@ -221,6 +224,8 @@ typedef struct oz_gptq { const oz_hessian *hessian; const oz_factor *factor; con
 /* codes, scales: as stored; zeros [rows, groups], where asymmetric; the caller's. Relative output error tr(E H E^T) / tr(W H W^T) of rounding to nearest, and reached; NaN where
  * the text gives no input. */
 typedef struct oz_gptq_result { void *codes, *scales; int8_t *zeros; int64_t code_row_bytes, scale_row_bytes; double before, after; } oz_gptq_result;
+/* Scales that rows share under s, for g->shared: *out NULL: none are. OZ_E_FORMAT. */
+oz_status oz_gptq_share(float **out, oz_gptq *g, const oz_scheme *s, const char *what, oz_err *err);
 oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, const char *what, oz_err *err);
 
 /* ---- bits under a budget (budget.c, budget_errors.c) ---- */

@@ -67,6 +67,7 @@ typedef struct oz_quantize_cfg {
     double dampening;   /* of GPTQ: share of the mean diagonal */
     double strength;    /* of smoothquant and awq, up to 1; 0: searched */
     oz_kv_scheme kv;    /* of the cache, whose scales are calibrated */
+    bool all_experts;   /* those that fewer tokens reach than their matrices have columns are calibrated on all tokens */
     const char *const *targets, *const *ignore; /* patterns of scheme.h; no targets: what the scheme reaches. A class name does not reach lm_head or a router. Of a scheme for experts they are targets besides these */
     size_t n_targets, n_ignore;
     const oz_recipe *recipe; /* says all of these in their place; NULL: none */

@@ -174,6 +174,7 @@ oz_status oz_quantize_new(oz_quantize **out, const oz_ckpt *ckpt, const oz_quant
     q->ckpt = ckpt;
     q->dampening = cfg->recipe ? cfg->recipe->dampening : cfg->dampening;
     q->recipe = cfg->recipe ? json_incref(cfg->recipe->json) : NULL;
+    q->all_experts = cfg->all_experts;
     q->kv = cfg->recipe ? cfg->recipe->kv : cfg->kv;
     q->budget = cfg->budget ? json_incref(cfg->budget->report) : NULL;
     q->layout = oz_layout_new(cfg->shard_bytes);

@@ -152,6 +152,9 @@ oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err 
     }
     OZ_NEED(n > 0 || cfg->recipe || !cfg->scheme.experts || has_experts(q), err, OZ_E_ARG, "--scheme %s: it is of routed experts, and this model has none", cfg->scheme.name);
     OZ_NEED(n > 0, err, OZ_E_ARG, "nothing is left to quantize: every target is ignored%s", cfg->recipe ? "" : " or lm_head, which must be named");
+    bool any = false;
+    for (size_t i = 0; i < q->list.n; i++) any = any || (q->list.items[i].expert >= 0 && oz_is_fitted(q, &q->items[i]));
+    OZ_NEED(any || !cfg->all_experts, err, OZ_E_ARG, "--moe-calibrate-all-experts: no expert is calibrated");
     return OZ_OK;
 }
 
