@@ -15,6 +15,7 @@ spoilt inf model.layers.0.self_attn.o_proj.weight $((2 * (3 * 96 + 5))) '\x80\x7
 spoilt norm model.layers.1.post_attention_layernorm.weight 0 '\xc0\x7f'
 spoilt head lm_head.weight 6 '\xc0\x7f'
 spoilt dead model.layers.0.input_layernorm.weight 8 '\0\0'
+for t in self_attn.v_proj mlp.up_proj mlp.gate_proj; do poison "$T/dead/model.safetensors" model.layers.1.$t.weight $((2 * 96 * 3)) "$(printf '\\0%.0s' $(seq 192))"; done # and rows of zeros
 q() { $OUNCE quantize "$1" -q --num-calibration-samples 8 --max-seq-length 36 --calibration "$T/cal.jsonl" -o "$T/o" "${@:2}"; }
 nothing() { same "$what: $1: nothing is left" '' "$(ls -d "$T"/o "$T"/o.gptq "$T"/.o* 2>/dev/null)" && rm -rf "$T/o" "$T/o.gptq"; }
 warns() { # NAME TEXT MODEL OPTIONS...
