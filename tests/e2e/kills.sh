@@ -5,9 +5,9 @@
 . tests/lib.sh
 M=tests/golden/models/llama KILLS=${KILLS:-3} RANDOM=${SEED:=1} LAST=24
 gcc -shared -fPIC -O1 -D_GNU_SOURCE -o "$T/fail_at.so" tests/e2e/fail_at.c -ldl || { echo 'not ok fail_at.c'; exit 1; }
-awk 'BEGIN { srand(1); for (n = 0; n < 8; n++) { l = ""; for (i = 0; i < 32; i++) l = l (i ? "," : "") int(3 + rand() * 317); print "{\"ids\":[" l "]}" } }' >"$T/cal.jsonl"
+awk 'BEGIN { srand(1); for (n = 0; n < 8; n++) { l = ""; for (i = 0; i < 32; i++) l = l (i ? "," : "") int(3 + rand() * 90); print "{\"ids\":[" l "]}" } }' >"$T/cal.jsonl"
 g() (
-    env LD_PRELOAD="$T/fail_at.so" CALLS="$T/calls" KILL_AT="$1" "$OUNCE_RELEASE" quantize $M -o "$T/w/b" -q $how --calibration "$T/cal.jsonl" --num-calibration-samples 8 --max-seq-length 32 "${@:2}" >"$T/out" 2>"$T/err"
+    env LD_PRELOAD="$T/fail_at.so" CALLS="$T/calls" KILL_AT="$1" "$OUNCE_RELEASE" quantize tests/golden/models/$how -o "$T/w/b" -q --calibration "$T/cal.jsonl" --num-calibration-samples 8 --max-seq-length 32 "${@:2}" >"$T/out" 2>"$T/err"
     exit $?
 ) 2>/dev/null # bash tells of every kill
 whole() { diff -r "$1" "$T/w/b" >"$T/diff" 2>&1; }
@@ -43,12 +43,13 @@ while read -r how; do
         killed $at "$how: killed before call $at of $calls${force:+ with --force} (seed $SEED)" $force
     done
 done <<'END'
---method gptq --scheme W4A16 --group-size 32
---method awq+gptq --scheme W4A16_ASYM --group-size 32
---method smoothquant --scheme FP8
---method imatrix --scheme W8A16
---method gptq --scheme W8A8 --kv-cache-scheme fp8
---method awq+gptq --target-bytes 250K
+llama --method gptq --scheme W4A16 --group-size 32
+llama --method awq+gptq --scheme W4A16_ASYM --group-size 32
+llama --method smoothquant --scheme FP8
+llama --method imatrix --scheme W8A16
+llama --method gptq --scheme W8A8 --kv-cache-scheme fp8
+llama --method awq+gptq --target-bytes 250K
+mixtral --method gptq --scheme W8A16 --moe-calibrate-all-experts
 END
 
 # ---- convert ----
