@@ -11,87 +11,99 @@
 
 static float eighth(float v) { v *= v, v *= v; return v * v; }
 
-/* v: magnitudes of columns [0, n) of a row, scaled, in one step of rounding. Adds the squared largest to each scale by its share, and returns it. */
-static double shares_add(double *out, const float *v, const int32_t *scale_of, int64_t n, double weight) {
+/* v: magnitudes of columns [0, n) of a row, scaled, in one step of rounding. Adds the squared largest to each column by its share, and returns it. */
+static double shares_add(double *out, const float *v, int64_t n, double weight) {
     float most = 0, all = 0;
     for (int64_t c = 0; c < n; c++) most = v[c] > most ? v[c] : most;
     if (!(most > 0)) return 0;
     const float by = 1 / most;
     for (int64_t c = 0; c < n; c++) all += eighth(v[c] * by);
     const double a = weight * (double)most * (double)most;
-    for (int64_t c = 0; c < n; c++) out[scale_of[c]] += a * (double)(eighth(v[c] * by) / all);
+    for (int64_t c = 0; c < n; c++) out[c] += a * (double)(eighth(v[c] * by) / all);
     return a;
 }
 
-/* What wants scales larger and smaller in one reader, and what it takes to find out. */
-typedef struct pull { const oz_balance *b; double *up, *down, *top; float *v; } pull;
+enum { BAND = 64 }; /* rows of a unit of work, tokens or the weight's */
 
-static void pull_inputs(const pull *p, const float *s) {
-    const oz_balance *b = p->b;
-    double in = 0, out = 0;
-    memset(p->top, 0, (size_t)b->n * sizeof *p->top);
-    for (int64_t t = 0; t < b->n_tok; t++) {
-        for (int64_t c = 0; c < b->cols; c++) p->v[c] = fabsf(b->x[t * b->cols + c]) / s[b->scale_of[c]];
-        in += shares_add(p->top, p->v, b->scale_of, b->cols, b->input_step * b->input_step);
+/* Some rows of a reader: what they add for each column, and in all for each group of columns. */
+typedef struct unit { const oz_balance *b; bool is_weight; int64_t begin, end, n_groups; double *top, *steps; float *v; } unit;
+typedef struct pulling { unit *units; const float *s; } pulling;
+
+static void unit_pull(const unit *u, const float *s) {
+    const oz_balance *b = u->b;
+    const int64_t group = u->is_weight ? b->group : b->cols;
+    const double step = u->is_weight ? b->weight_step : b->input_step;
+    memset(u->top, 0, (size_t)(b->cols + u->n_groups) * sizeof *u->top);
+    for (int64_t r = u->begin; r < u->end; r++) {
+        const float *row = (u->is_weight ? b->w : b->x) + r * b->cols;
+        for (int64_t c = 0; c < b->cols; c++) u->v[c] = u->is_weight ? fabsf(row[c]) * s[b->scale_of[c]] : fabsf(row[c]) / s[b->scale_of[c]];
+        for (int64_t c0 = 0, g = 0; c0 < b->cols; c0 += group, g++) u->steps[g] += shares_add(u->top + c0, u->v + c0, b->cols - c0 < group ? b->cols - c0 : group, step * step);
     }
-    for (int64_t k = 0; k < b->n; k++) out += b->w_squares[k] * (double)s[k] * (double)s[k];
-    for (int64_t k = 0; k < b->n; k++) p->up[k] += out * p->top[k], p->down[k] += in * b->w_squares[k] * (double)s[k] * (double)s[k];
 }
 
-static void pull_weights(const pull *p, const float *s) {
-    const oz_balance *b = p->b;
-    for (int64_t c0 = 0; c0 < b->cols; c0 += b->group) {
-        const int64_t n = b->cols - c0 < b->group ? b->cols - c0 : b->group;
-        double steps = 0, in = 0;
-        memset(p->top, 0, (size_t)b->n * sizeof *p->top);
-        for (int64_t r = 0; r < b->rows; r++) {
-            for (int64_t c = 0; c < n; c++) p->v[c] = fabsf(b->w[r * b->cols + c0 + c]) * s[b->scale_of[c0 + c]];
-            steps += shares_add(p->top, p->v, b->scale_of + c0, n, b->weight_step * b->weight_step);
-        }
-        for (int64_t c = c0; c < c0 + n; c++) {
+static void units_pull(void *arg, int thread, int64_t begin, int64_t end) {
+    const pulling *p = arg;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) unit_pull(&p->units[i], p->s);
+}
+
+/* What wants scales larger and smaller, of one unit. */
+static void inputs_add(double *up, double *down, const unit *u, const float *s) {
+    const oz_balance *b = u->b;
+    double out = 0;
+    for (int64_t k = 0; k < b->n; k++) out += b->w_squares[k] * (double)s[k] * (double)s[k];
+    for (int64_t c = 0; c < b->cols; c++) up[b->scale_of[c]] += b->weight * out * u->top[c];
+    for (int64_t k = 0; k < b->n; k++) down[k] += b->weight * u->steps[0] * b->w_squares[k] * (double)s[k] * (double)s[k];
+}
+
+static void weights_add(double *up, double *down, const unit *u, const float *s) {
+    const oz_balance *b = u->b;
+    for (int64_t c0 = 0, g = 0; c0 < b->cols; c0 += b->group, g++) {
+        const int64_t end = b->cols - c0 < b->group ? b->cols : c0 + b->group;
+        double in = 0;
+        for (int64_t c = c0; c < end; c++) {
             const int32_t k = b->scale_of[c];
             const double x = b->x_squares[c] / ((double)s[k] * (double)s[k]);
-            in += x, p->up[k] += steps * x;
+            in += x, up[k] += b->weight * u->steps[g] * x;
         }
-        for (int64_t c = c0; c < c0 + n; c++) {
-            const int32_t k = b->scale_of[c];
-            p->down[k] += in * p->top[k], p->top[k] = 0; /* once, where columns share it */
-        }
+        for (int64_t c = c0; c < end; c++) down[b->scale_of[c]] += b->weight * in * u->top[c];
     }
 }
 
-typedef struct pulling { pull *pulls; const float *s; } pulling;
-
-static void readers_pull(void *arg, int thread, int64_t begin, int64_t end) {
-    const pulling *q = arg;
-    (void)thread;
-    for (int64_t i = begin; i < end; i++) {
-        const pull *p = &q->pulls[i];
-        memset(p->up, 0, (size_t)p->b->n * 2 * sizeof *p->up);
-        if (p->b->input_step > 0) pull_inputs(p, q->s);
-        pull_weights(p, q->s);
-    }
+static size_t units_new(unit **out, const oz_balance *readers, size_t n_readers) {
+    size_t n = 0, cap = 0;
+    *out = NULL;
+    for (size_t i = 0; i < n_readers; i++)
+        for (int weight = readers[i].input_step > 0 ? 0 : 1; weight < 2; weight++) {
+            const oz_balance *b = &readers[i];
+            const int64_t rows = weight ? b->rows : b->n_tok, n_groups = weight ? (b->cols + b->group - 1) / b->group : 1;
+            for (int64_t r = 0; r < rows; r += BAND) {
+                oz_grow((void **)out, &cap, n + 1, sizeof **out);
+                unit *u = &(*out)[n++];
+                *u = (unit){b, weight, r, rows - r < BAND ? rows : r + BAND, n_groups, oz_alloc_array((size_t)(b->cols + n_groups), sizeof(double)), NULL, oz_alloc_array((size_t)b->cols, sizeof(float))};
+                u->steps = u->top + b->cols;
+            }
+        }
+    return n;
 }
 
 void oz_balance_run(float *s, const oz_balance *readers, size_t n_readers, int steps, oz_pool *pool) {
     static const double rate = 0.1, most = 0.3; /* of the logarithm of the ratio; a step in one go */
-    const int64_t n = readers[0].n, cols = readers[0].cols;
-    pull *pulls = oz_alloc_array(n_readers, sizeof *pulls);
-    for (size_t i = 0; i < n_readers; i++) {
-        pulls[i] = (pull){.b = &readers[i], .up = oz_alloc_array((size_t)n * 3, sizeof(double)), .v = oz_alloc_array((size_t)cols, sizeof(float))};
-        pulls[i].down = pulls[i].up + n, pulls[i].top = pulls[i].down + n;
-    }
+    const int64_t n = readers[0].n;
+    unit *units;
+    const size_t n_units = units_new(&units, readers, n_readers);
+    double *up = oz_alloc_array((size_t)n * 2, sizeof *up), *down = up + n;
     for (int step = 0; step < steps; step++) {
-        oz_pool_run(pool, (int64_t)n_readers, 1, readers_pull, &(pulling){pulls, s});
-        for (int64_t k = 0; k < n; k++) {
-            double up = 0, down = 0;
-            for (size_t i = 0; i < n_readers; i++) up += readers[i].weight * pulls[i].up[k], down += readers[i].weight * pulls[i].down[k];
-            if (up > 0 && down > 0) s[k] *= (float)exp(fmin(fmax(rate * log(up / down), -most), most));
-        }
+        oz_pool_run(pool, (int64_t)n_units, 1, units_pull, &(pulling){units, s});
+        memset(up, 0, (size_t)n * 2 * sizeof *up);
+        for (size_t i = 0; i < n_units; i++) (units[i].is_weight ? weights_add : inputs_add)(up, down, &units[i], s);
+        for (int64_t k = 0; k < n; k++)
+            if (up[k] > 0 && down[k] > 0) s[k] *= (float)exp(fmin(fmax(rate * log(up[k] / down[k]), -most), most));
     }
-    for (size_t i = 0; i < n_readers; i++) {
-        oz_free(pulls[i].up);
-        oz_free(pulls[i].v);
+    for (size_t i = 0; i < n_units; i++) {
+        oz_free(units[i].top);
+        oz_free(units[i].v);
     }
-    oz_free(pulls);
+    oz_free(up);
+    oz_free(units);
 }

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "quantize/internal.h"
 
-enum { BAND = 32, STRENGTHS = 10 };
+enum { BAND = 32, STATS_ROWS = 64, STRENGTHS = 10 };
 
 /* A reader under trial. */
 typedef struct trial {
@@ -186,39 +186,69 @@ static oz_status loss_of(double *loss, search *s, const float *scales, const oz_
 
 /* ---- statistics ---- */
 
+/* Bands of a reader's rows: of each scale the largest weight, and the sum of magnitudes relative to their group's largest. */
+typedef struct weighing { const trial *t; const oz_fold *f; float *most, *rows; double *sum; } weighing;
+
+static void bands_weigh(void *arg, int thread, int64_t begin, int64_t end) {
+    const weighing *w = arg;
+    const oz_quantize_item *it = w->t->reader->item;
+    const int64_t n = w->f->n, cols = it->arch->cols, step = w->t->rtn.group_size > 0 ? w->t->rtn.group_size : cols;
+    float *row = w->rows + thread * cols;
+    for (int64_t r = begin * STATS_ROWS; r < end * STATS_ROWS && r < it->arch->rows; r++) {
+        float *band_most = w->most + r / STATS_ROWS * n;
+        double *band_sum = w->sum + r / STATS_ROWS * n;
+        oz_item_fill((void *)it, row, r * cols, cols);
+        for (int64_t c0 = 0; c0 < cols; c0 += step) {
+            const int64_t c1 = c0 + step < cols ? c0 + step : cols;
+            float most = 0;
+            for (int64_t c = c0; c < c1; c++) most = fmaxf(most, fabsf(row[c]));
+            for (int64_t c = c0; c < c1; c++) {
+                const int64_t k = oz_fold_scale(w->f, c);
+                band_most[k] = fmaxf(band_most[k], fabsf(row[c]));
+                band_sum[k] += most > 0 ? (double)(fabsf(row[c]) / most) / (double)w->f->share : 0;
+            }
+        }
+    }
+}
+
+static oz_status weights_weigh(oz_fold_stats *st, double *mean, const trial *t, const oz_fold *f, oz_pool *pool, oz_err *err) {
+    const int64_t n = f->n, n_bands = (t->reader->item->arch->rows + STATS_ROWS - 1) / STATS_ROWS;
+    weighing w = {.t = t, .f = f};
+    OZ_TRY(oz_big_new((void **)&w.sum, (size_t)(n_bands * n) * (sizeof(double) + sizeof(float)), t->reader->item->arch->module, err));
+    w.most = (float *)(w.sum + n_bands * n);
+    w.rows = oz_alloc_array((size_t)oz_pool_threads(pool), (size_t)t->reader->item->arch->cols * sizeof *w.rows);
+    oz_pool_run(pool, n_bands, 1, bands_weigh, &w);
+    for (int64_t i = 0; i < n_bands * n; i++) {
+        st->w_max[i % n] = fmaxf(st->w_max[i % n], w.most[i]);
+        mean[i % n] += w.sum[i];
+    }
+    oz_free(w.rows);
+    oz_big_free(w.sum);
+    return OZ_OK;
+}
+
 /* Of columns that share a scale: the largest, and the mean of means. */
-static void stats_new(oz_fold_stats *st, const search *s, const oz_fold *f) {
+static oz_status stats_new(oz_fold_stats *st, const search *s, const oz_fold *f, oz_err *err) {
     const int64_t n = f->n, cols = s->trials[0].reader->item->arch->cols;
-    float *v = oz_alloc_array((size_t)(4 * n), sizeof *v), *row = oz_alloc_array((size_t)cols, sizeof *row);
+    float *v = oz_alloc_array((size_t)(4 * n), sizeof *v);
     double rows = 0, tokens = 0;
     *st = (oz_fold_stats){n, v, v + n, v + 2 * n, v + 3 * n};
     double *mean = oz_alloc_array((size_t)(2 * n), sizeof *mean);
-    for (size_t i = 0; i < s->n; i++) {
+    oz_status ok = OZ_OK;
+    for (size_t i = 0; ok == OZ_OK && i < s->n; i++) {
         const trial *t = &s->trials[i];
         const oz_sample *x = t->reader->sample;
-        const int64_t step = t->rtn.group_size > 0 ? t->rtn.group_size : cols;
         for (int64_t c = 0; c < cols; c++) {
             const int64_t k = oz_fold_scale(f, c);
             st->x_max[k] = fmaxf(st->x_max[k], fmaxf(x->max[c], -x->min[c]));
             mean[k] += x->sum[c] / (double)f->share;
         }
         tokens += (double)x->seen, rows += (double)t->reader->item->arch->rows;
-        for (int64_t r = 0; r < t->reader->item->arch->rows; r++) {
-            oz_item_fill((void *)t->reader->item, row, r * cols, cols);
-            for (int64_t c0 = 0; c0 < cols; c0 += step) {
-                float most = 0;
-                for (int64_t c = c0; c < c0 + step && c < cols; c++) most = fmaxf(most, fabsf(row[c]));
-                for (int64_t c = c0; c < c0 + step && c < cols; c++) {
-                    const int64_t k = oz_fold_scale(f, c);
-                    st->w_max[k] = fmaxf(st->w_max[k], fabsf(row[c]));
-                    mean[n + k] += most > 0 ? (double)(fabsf(row[c]) / most) / (double)f->share : 0;
-                }
-            }
-        }
+        ok = weights_weigh(st, mean + n, t, f, s->pool, err);
     }
     for (int64_t k = 0; k < n; k++) st->x_mean[k] = (float)(mean[k] / tokens), st->w_mean[k] = (float)(mean[n + k] / rows);
     oz_free(mean);
-    oz_free(row);
+    return ok;
 }
 
 /* ---- the search ---- */
@@ -355,8 +385,8 @@ static oz_status candidates_try(float *best, found *out, search *s, const oz_qua
     oz_fold_stats stats;
     const size_t n = (size_t)f->of->n;
     float *scales = oz_alloc_array(n, sizeof *scales);
-    stats_new(&stats, s, f->of);
-    oz_status st = loss_of(&out->before, s, best, q, f, err);
+    oz_status st = stats_new(&stats, s, f->of, err);
+    if (st == OZ_OK) st = loss_of(&out->before, s, best, q, f, err);
     if (st == OZ_OK && !isfinite(out->before)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "the errors of what reads it are beyond 32-bit floats: expected smaller weights or inputs; --ignore leaves a module as it is");
     out->after = q->strength > 0 ? INFINITY : out->before;
     for (int v = 0; v < q->transform->n_variants; v++)
