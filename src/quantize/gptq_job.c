@@ -452,6 +452,8 @@ static oz_status sequences_run(job *j, oz_model *m, pass *p, oz_err *err) {
 
 /* ---- a layer ---- */
 
+static oz_dev *calib_dev(const job *j) { return j->on_device ? j->cfg->dev : NULL; }
+
 /* layer -1: of any. */
 static oz_quantize_item *item_of(const job *j, int64_t layer, const char *module) {
     for (size_t i = 0; i < j->q->list.n; i++) {
@@ -473,8 +475,6 @@ static oz_status model_open(oz_model **m, job *j, const oz_ckpt *c, unsigned tap
     return oz_model_open(m, j->cfg->dev, c, &(oz_model_cfg){.dtype = "auto", .max_tok = j->longest, .taps = taps, .layer_begin = j->layer, .layer_end = j->layer + 1, .need_len = j->longest,
                                                             .pending = is_pending, .pending_arg = j}, err);
 }
-
-static oz_dev *calib_dev(const job *j) { return j->on_device ? j->cfg->dev : NULL; }
 
 /* Of a tap, as far as modules that are quantized read it. kept: rows of the sample; hessians: where GPTQ needs them. */
 static oz_status input_new(job *j, const oz_tap *t, int64_t kept, bool hessians, oz_err *err) {
@@ -614,7 +614,7 @@ static oz_status item_round(job *j, oz_quantize_item *it, const input *in, oz_er
     const bool clips = j->q->transform && j->q->transform->clips && oz_clip_fits(&it->scheme) && in->sample.n > 0;
     oz_clip_result r;
     if (!clips) return oz_quantize_write_item(j->q, it, &j->stream, err);
-    OZ_TRY(oz_clip_write(&r, &j->stream, &(oz_reader){it, &in->sample}, j->q->model_dtype, err));
+    OZ_TRY(oz_clip_write(&r, &j->stream, &(oz_reader){it, &in->sample}, j->q->model_dtype, calib_dev(j), err));
     errors_note(j, it, "output error", "whole ranges", in->n_tok, r.before, r.after);
     return OZ_OK;
 }
@@ -709,7 +709,7 @@ static oz_status fold_run(job *j, const oz_quantize_fold *f, oz_err *err) {
         const input *in = input_of(j, it);
         if (in && in->sample.n > 0) readers[n++] = (oz_reader){it, &in->sample};
     }
-    oz_status st = oz_smooth_choose(scales, &entry, j->q, f, readers, n, j->pool, err);
+    oz_status st = oz_smooth_choose(scales, &entry, j->q, f, readers, n, j->pool, calib_dev(j), err);
     if (st == OZ_OK) oz_fold_apply(j->q, f, scales);
     if (st == OZ_OK && n) error_note(j, json_real_value(json_object_get(entry, "after")));
     if (st == OZ_OK) json_array_append_new(json_object_get(j->work.manifest, "modules"), entry);

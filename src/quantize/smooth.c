@@ -3,7 +3,8 @@
  * are held against those of the original. A token's squared error counts relative to the square of its own output (and of the usual one, for those that hardly have any): otherwise few tokens
  * with outputs a thousand times larger than all others, whose errors a norm divides away, would decide for all. Readers count by the tokens that reach them; nothing moved at all is a candidate too.
  *
- * A unit of work is a band of some rows of one reader on all of its rows of inputs: products of a fixed size, so that threads do not show in the result. */
+ * A unit of work is a band of some rows of one reader on all of its rows of inputs: products of a fixed size, so that threads do not show in the result. On a device (kernel/calib.h) a reader
+ * is one unit, its weights and outputs stay there, and scales that rows share are not tried. */
 #include <cblas.h>
 #include <math.h>
 #include <string.h>
@@ -21,6 +22,8 @@ typedef struct trial {
     int64_t band;           /* rows of a unit */
     int64_t unit0, n_units;
     float *x, *y;           /* [n, cols] inputs, divided and rounded; [rows, n] the original's outputs, turned; both times */
+    oz_trial *there;        /* on the device, with its outputs; or NULL */
+    double *squares;        /* [n] of each token's outputs */
     float *token;           /* [n] what a token counts */
     float *by;              /* [cols] the candidate */
     float scale, zero;      /* where all rows share one */
@@ -37,6 +40,7 @@ typedef struct search {
     float *ends;              /* [n_units, 2]: the range of a unit's weights */
     oz_err *errs;             /* of each thread */
     oz_pool *pool;
+    oz_dev *dev;              /* or NULL */
     enum { OUTPUTS, RANGES, ERRORS } phase;
 } search;
 
@@ -98,11 +102,76 @@ static void units_run(void *arg, int thread, int64_t begin, int64_t end) {
     for (int64_t u = begin; u < end && err->code == OZ_OK; u++) unit_run(s, u, s->mem + thread * s->scratch, err);
 }
 
+/* ---- on a device ---- */
+
+enum { ROWS_AT_ONCE = 256 };
+typedef struct rows_fill { const oz_quantize_item *item; float *rows; int64_t row0; oz_err *errs; } rows_fill;
+
+static void fill_rows(void *arg, int thread, int64_t begin, int64_t end) {
+    const rows_fill *f = arg;
+    const int64_t cols = f->item->arch->cols;
+    const oz_rtn whole = {.codec = OZ_CODEC_I8};
+    for (int64_t r = begin; r < end && f->errs[thread].code == OZ_OK; r++) {
+        float *row = f->rows + r * cols, min = 0, max = 0;
+        oz_item_fill((void *)f->item, row, (f->row0 + r) * cols, cols);
+        if (oz_rtn_observe(&min, &max, &whole, row, cols, &f->errs[thread]) != OZ_OK) oz_err_prefix(&f->errs[thread], "%s: row %lld", f->item->arch->module, (long long)(f->row0 + r));
+    }
+}
+
+static oz_status rows_load(oz_trial *t, oz_dev *dev, rows_fill *f, oz_pool *pool, oz_err *err) {
+    const int64_t rows = f->item->arch->rows;
+    for (int64_t n; f->row0 < rows; f->row0 += n) {
+        n = rows - f->row0 < ROWS_AT_ONCE ? rows - f->row0 : ROWS_AT_ONCE;
+        oz_pool_run(pool, n, 1, fill_rows, f);
+        for (int i = 0; i < oz_pool_threads(pool); i++)
+            if (f->errs[i].code != OZ_OK) OZ_FAIL(err, f->errs[i].code, "%s", f->errs[i].msg);
+        oz_dev_ops(dev)->calib->trial->load(dev, t, f->row0, n, f->rows);
+    }
+    return OZ_OK;
+}
+
+oz_status oz_trial_new(oz_trial **out, oz_dev *dev, const oz_quantize_item *it, int64_t n_tok, oz_pool *pool, oz_err *err) {
+    const oz_arch_tensor *a = it->arch;
+    const oz_trial_ops *ops = oz_dev_ops(dev)->calib->trial;
+    rows_fill f = {.item = it};
+    OZ_TRY(ops->open(out, dev, a->rows, a->cols, n_tok, a->module, err));
+    f.errs = oz_alloc_array((size_t)oz_pool_threads(pool), sizeof *f.errs);
+    oz_status st = oz_big_new((void **)&f.rows, (size_t)(ROWS_AT_ONCE * a->cols) * sizeof(float), a->module, err);
+    if (st == OZ_OK) st = rows_load(*out, dev, &f, pool, err);
+    if (st != OZ_OK) ops->close(dev, out);
+    oz_big_free(f.rows);
+    oz_free(f.errs);
+    return st;
+}
+
+static oz_status device_outputs(search *s, trial *t, oz_err *err) {
+    OZ_TRY(oz_trial_new(&t->there, s->dev, t->reader->item, t->reader->sample->n, s->pool, err));
+    oz_dev_ops(s->dev)->calib->trial->aim(s->dev, t->there, t->reader->sample->rows, t->squares);
+    return OZ_OK;
+}
+
+static oz_status device_phase(search *s, oz_err *err) {
+    for (size_t i = 0; i < s->n; i++) {
+        trial *t = &s->trials[i];
+        if (s->phase == OUTPUTS) OZ_TRY(device_outputs(s, t, err));
+        else s->sums[t->unit0] = oz_dev_ops(s->dev)->calib->trial->error(s->dev, t->there, t->x, t->by, &t->rtn);
+    }
+    OZ_TRY(oz_dev_ops(s->dev)->end(s->dev, err));
+    return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
+}
+
+static void outputs_square(const trial *t) {
+    const int64_t n = t->reader->sample->n, rows = t->reader->item->arch->rows;
+    for (int64_t i = 0; i < rows * n; i++) t->squares[i % n] += (double)t->y[i] * (double)t->y[i];
+}
+
 static oz_status phase_run(search *s, int phase, oz_err *err) {
     s->phase = phase;
+    if (s->dev) return device_phase(s, err);
     oz_pool_run(s->pool, s->n_units, 1, units_run, s);
     for (int t = 0; t < oz_pool_threads(s->pool); t++)
         if (s->errs[t].code != OZ_OK) OZ_FAIL(err, s->errs[t].code, "%s", s->errs[t].msg);
+    for (size_t i = 0; i < s->n && phase == OUTPUTS; i++) outputs_square(&s->trials[i]);
     return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
 }
 
@@ -258,30 +327,31 @@ static oz_status trial_init(trial *t, const oz_reader *r, search *s, oz_dtype mo
     const oz_arch_tensor *a = r->item->arch;
     const oz_scheme *scheme = &r->item->scheme;
     *t = (trial){.reader = r, .rtn = oz_scheme_rtn(scheme, model_dtype), .input = scheme->act == OZ_ACT_VALUES ? scheme->input : by_act[scheme->act]};
-    t->band = scheme->block_rows > 0 ? scheme->block_rows : BAND;
+    t->band = s->dev ? a->rows : scheme->block_rows > 0 ? scheme->block_rows : BAND;
     t->unit0 = s->n_units, t->n_units = (a->rows + t->band - 1) / t->band;
     s->n_units += t->n_units;
     const int64_t out = t->band * r->sample->n, rounding = 3 * a->cols, scratch = t->band * a->cols + (out > rounding ? out : rounding);
-    if (scratch > s->scratch) s->scratch = scratch;
+    if (scratch > s->scratch && !s->dev) s->scratch = scratch;
+    t->squares = oz_alloc_array((size_t)r->sample->n, sizeof *t->squares);
     t->by = oz_alloc_array((size_t)a->cols, sizeof *t->by);
     t->token = oz_alloc_array((size_t)r->sample->n, sizeof *t->token);
     OZ_TRY(oz_big_new((void **)&t->x, (size_t)(r->sample->n * a->cols) * sizeof(float), a->module, err));
-    return oz_big_new((void **)&t->y, (size_t)(r->sample->n * a->rows) * sizeof(float), a->module, err);
+    return s->dev ? OZ_OK : oz_big_new((void **)&t->y, (size_t)(r->sample->n * a->rows) * sizeof(float), a->module, err);
 }
 
 /* The usual square of an output: the geometric mean, of those that are not zero. */
-static void tokens_weigh(trial *t) {
+static void tokens_weigh(trial *t, oz_dev *dev) {
     const int64_t n = t->reader->sample->n, rows = t->reader->item->arch->rows;
-    double *squares = oz_alloc_array((size_t)n, sizeof *squares), logs = 0, all = 0;
+    const double *squares = t->squares;
+    double logs = 0, all = 0;
     int64_t live = 0;
-    for (int64_t i = 0; i < rows * n; i++) squares[i % n] += (double)t->y[i] * (double)t->y[i];
     for (int64_t k = 0; k < n; k++)
         if (squares[k] > 0) logs += log(squares[k]), live++;
     const double usual = live ? exp(logs / (double)live) : 1;
     for (int64_t k = 0; k < n; k++) t->token[k] = (float)(1 / sqrt(squares[k] + usual)), all += squares[k] / (squares[k] + usual);
-    for (int64_t i = 0; i < rows * n; i++) t->y[i] *= t->token[i % n];
+    if (dev) oz_dev_ops(dev)->calib->trial->weigh(dev, t->there, t->token);
+    for (int64_t i = 0; i < rows * n && !dev; i++) t->y[i] *= t->token[i % n];
     t->weight = all > 0 ? (double)t->reader->sample->seen / all : 0;
-    oz_free(squares);
 }
 
 static oz_status inputs_check(const oz_reader *r, oz_err *err) {
@@ -302,7 +372,7 @@ static oz_status search_init(search *s, const oz_reader *readers, size_t n, cons
     s->ends = oz_alloc_array((size_t)s->n_units * 2, sizeof *s->ends);
     s->errs = oz_alloc_array(n_threads, sizeof *s->errs);
     OZ_TRY(phase_run(s, OUTPUTS, err));
-    for (size_t i = 0; i < n; i++) tokens_weigh(&s->trials[i]);
+    for (size_t i = 0; i < n; i++) tokens_weigh(&s->trials[i], s->dev);
     return OZ_OK;
 }
 
@@ -312,6 +382,8 @@ static void search_deinit(search *s) {
         oz_big_free(s->trials[i].y);
         oz_free(s->trials[i].by);
         oz_free(s->trials[i].token);
+        oz_free(s->trials[i].squares);
+        if (s->trials[i].there) oz_dev_ops(s->dev)->calib->trial->close(s->dev, &s->trials[i].there);
     }
     oz_big_free(s->mem);
     oz_free(s->trials);
@@ -406,9 +478,11 @@ static oz_status candidates_try(float *best, found *out, search *s, const oz_qua
     return st;
 }
 
-oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const oz_quantize_fold *f, const oz_reader *readers, size_t n, oz_pool *pool, oz_err *err) {
+oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const oz_quantize_fold *f, const oz_reader *readers, size_t n, oz_pool *pool, oz_dev *dev, oz_err *err) {
     const char *from = q->items[f->of->from].arch->module;
-    search w = {.pool = pool};
+    search w = {.pool = pool, .dev = dev};
+    for (size_t i = 0; i < n; i++)
+        if (!oz_clip_fits(&readers[i].item->scheme)) w.dev = NULL; /* scales that rows share */
     found r = {0};
     for (int64_t k = 0; k < f->of->n; k++) s[k] = 1;
     oz_fold_settle(s, q, f);

@@ -162,6 +162,112 @@ static void results_compare(dck *k, const both *b, const shape *s) {
     result_free(&dev), result_free(&host);
 }
 
+/* The squared error of a matrix whose columns are multiplied and that is rounded to nearest, from the routine that checkpoints are written with, in f64. */
+static double trial_host(const shape *s, const float *w, const float *x, const float *token, const float *by, const float *divided, int64_t n_tok, const oz_rtn *rtn) {
+    const int64_t n = s->n, group = rtn->group_size > 0 ? rtn->group_size : n, n_groups = (n + group - 1) / group;
+    float *row = malloc(sizeof(float) * (size_t)(n + 2 * n_groups)), *scales = row + n, *zeros = scales + n_groups;
+    double sum = 0;
+    for (int64_t r = 0; r < s->rows; r++) {
+        for (int64_t c = 0; c < n; c++) row[c] = w[r * n + c] * by[c];
+        oz_rtn_numbers(row, scales, zeros, rtn, row, n, NULL);
+        for (int64_t c = 0; c < n; c++) row[c] = (row[c] - zeros[c / group]) * scales[c / group];
+        for (int64_t t = 0; t < n_tok; t++) {
+            double got = 0, want = 0;
+            for (int64_t c = 0; c < n; c++) got += (double)row[c] * (double)divided[t * n + c], want += (double)w[r * n + c] * (double)x[t * n + c];
+            sum += (got - want * (double)token[t]) * (got - want * (double)token[t]);
+        }
+    }
+    free(row);
+    return sum;
+}
+
+/* Of each group of a row the shrink of its range whose error e G e^T is least, as quantize/clip.c says it, in f64; returns that error, summed. */
+static double clip_host(float *scales, double *worst_gap, const float *got_scales, const float *got_zeros, const shape *s, const float *w, const float *x, int64_t n_tok, const oz_rtn *rtn) {
+    const int64_t n = s->n, group = rtn->group_size > 0 ? rtn->group_size : n, n_groups = (n + group - 1) / group;
+    oz_rtn one = *rtn;
+    one.group_size = 0;
+    double total = 0;
+    float *e = malloc(sizeof(float) * (size_t)n);
+    *worst_gap = 0;
+    for (int64_t r = 0; r < s->rows; r++)
+        for (int64_t g = 0; g < n_groups; g++) {
+            const int64_t c0 = g * group, len = n - c0 < group ? n - c0 : group;
+            const float *v = w + r * n + c0;
+            double least = INFINITY, taken = 0;
+            for (int i = 0; i <= OZ_CLIP_SHRINKS; i++) { /* the last: what the device chose */
+                float min = 0, max = 0, scale = got_scales[r * n_groups + g], zero = got_zeros[r * n_groups + g];
+                const float by = 1 - 0.03f * (float)i;
+                oz_rtn_observe(&min, &max, &one, v, len, NULL);
+                if (i < OZ_CLIP_SHRINKS) oz_rtn_scale(&scale, &zero, &one, min * by, max * by, NULL);
+                oz_rtn_codes(e, &one, &scale, &zero, v, len);
+                for (int64_t c = 0; c < len; c++) e[c] = v[c] - (e[c] - zero) * scale;
+                double loss = 0;
+                for (int64_t at = 0; at < len; at += OZ_CLIP_PIECE)
+                    for (int64_t t = 0; t < n_tok; t++) {
+                        double sum = 0;
+                        for (int64_t c = at; c < len && c < at + OZ_CLIP_PIECE; c++) sum += (double)e[c] * (double)x[t * n + c0 + c];
+                        loss += sum * sum;
+                    }
+                if (i == OZ_CLIP_SHRINKS) taken = loss;
+                else if (loss < least) least = loss, scales[r * n_groups + g] = scale;
+            }
+            total += least;
+            *worst_gap = fmax(*worst_gap, (taken - least) / (least + 1e-30));
+        }
+    free(e);
+    return total;
+}
+
+static void clip_compare(dck *k, oz_trial *t, const shape *s, const float *w, const float *x, int64_t n_tok, const oz_rtn *rtn) {
+    const int64_t n = s->rows * (rtn->group_size > 0 ? (s->n + rtn->group_size - 1) / rtn->group_size : 1);
+    float *scales = malloc(sizeof(float) * (size_t)(3 * n));
+    double sums[3], gap;
+    oz_err e = {0};
+    oz_clip_args a = {.x = x, .rtn = rtn, .scales = scales, .zeros = scales + n, .sums = sums};
+    for (int i = 0; i < OZ_CLIP_SHRINKS; i++) a.shrinks[i] = 1 - 0.03f * (float)i;
+    if (good(k, k->ops->calib->trial->clip(k->dev, t, &a, "w", &e), &e)) {
+        const double want = clip_host(scales + 2 * n, &gap, scales, scales + n, s, w, x, n_tok, rtn);
+        ck_bound(k->c, gap, 1e-3, "clip: what was chosen loses more than the best by");
+        ck_bound(k->c, fabs(sums[2] - want), 1e-4 * want, "clip: error %g, of the best %g", sums[2], want);
+    }
+    free(scales);
+}
+
+static void trial_compare(dck *k, const both *b, const shape *s) {
+    enum { TOKENS = 37 };
+    const oz_trial_ops *ops = k->ops->calib->trial;
+    const oz_rtn rtn = {s->codec, s->group, OZ_DTYPE_BF16, s->asymmetric, 0, 0};
+    oz_trial *t = NULL;
+    oz_err e = {0};
+    float *x = malloc(sizeof(float) * (size_t)(3 * TOKENS * s->n)), *divided = x + TOKENS * s->n, *by = divided + TOKENS * s->n, token[TOKENS];
+    double squares[TOKENS];
+    for (int64_t i = 0; i < TOKENS * s->n; i++) x[i] = (float)oz_rng_normal(&k->c->rng);
+    for (int64_t c = 0; c < s->n; c++) by[c] = (float)exp(oz_rng_normal(&k->c->rng));
+    for (int i = 0; i < TOKENS; i++) token[i] = (float)exp(oz_rng_normal(&k->c->rng));
+    for (int64_t i = 0; i < TOKENS * s->n; i++) divided[i] = x[i] / by[i % s->n] * token[i / s->n];
+    if (good(k, ops->open(&t, k->dev, s->rows, s->n, TOKENS, "w", &e), &e)) {
+        const int64_t half = s->rows / 2;
+        if (half) ops->load(k->dev, t, 0, half, b->w);
+        ops->load(k->dev, t, half, s->rows - half, b->w + half * s->n);
+        ops->aim(k->dev, t, x, squares);
+        for (int i = 0; i < TOKENS; i++) {
+            double want = 0;
+            for (int64_t r = 0; r < s->rows; r++) {
+                double y = 0;
+                for (int64_t c = 0; c < s->n; c++) y += (double)b->w[r * s->n + c] * (double)x[i * s->n + c];
+                want += y * y;
+            }
+            ck_bound(k->c, fabs(squares[i] - want), 1e-5 * want, "square of token %d's outputs", i);
+        }
+        ops->weigh(k->dev, t, token);
+        const double want = trial_host(s, b->w, x, token, by, divided, TOKENS, &rtn);
+        for (int i = 0; i < 2; i++) ck_bound(k->c, fabs(ops->error(k->dev, t, divided, by, &rtn) - want), 1e-4 * want, "error of a trial, %g", want);
+        clip_compare(k, t, s, b->w, x, TOKENS, &rtn);
+        ops->close(k->dev, &t);
+    }
+    free(x);
+}
+
 static void shape_run(dck *k, const shape *s) {
     both b = {.pool = oz_pool_new(3), .w = malloc(sizeof(float) * (size_t)(s->rows * s->n))};
     k->c->n_cases++;
@@ -170,6 +276,7 @@ static void shape_run(dck *k, const shape *s) {
         hessian_compare(k, &b);
         if (factors(k, &b, s)) results_compare(k, &b, s);
     }
+    trial_compare(k, &b, s);
     oz_factor_deinit(&b.dev_f), oz_factor_deinit(&b.host_f);
     if (b.dev.dev) oz_hessian_deinit(&b.dev);
     oz_hessian_deinit(&b.host);

@@ -67,7 +67,7 @@ static double written(setup *s, oz_clip_result *clip, const char *name) {
     json_decref(config);
     must(oz_writer_open(&w, l, test_path(name), &err), &err);
     oz_stream_init(&out, w, s->pool, "test", 1);
-    if (clip) must(oz_clip_write(clip, &out, &(oz_reader){&s->item, &s->sample}, OZ_DTYPE_BF16, &err), &err);
+    if (clip) must(oz_clip_write(clip, &out, &(oz_reader){&s->item, &s->sample}, OZ_DTYPE_BF16, NULL, &err), &err);
     else must(oz_stream_rtn(&out, &m, &s->item.scheme, OZ_DTYPE_BF16, &(oz_source){oz_item_fill, &s->item, 0, 0}, &err), &err);
     oz_stream_deinit(&out);
     must(oz_writer_finish(w, &err), &err);
@@ -153,9 +153,9 @@ static void test_choice(void **state) {
         const oz_fold fold = {.from = 0, .to = &(size_t){1}, .n_to = 1, .n = COLS, .run = COLS, .row_step = COLS, .share = 1};
         const oz_quantize_fold f = {&fold, false};
         oz_quantize q = {.items = items, .transform = method.transform, .model_dtype = OZ_DTYPE_BF16};
-        must(oz_smooth_choose(scales, &entry[0], &q, &f, &(oz_reader){&items[1], &s.sample}, 1, s.pool, &err), &err);
+        must(oz_smooth_choose(scales, &entry[0], &q, &f, &(oz_reader){&items[1], &s.sample}, 1, s.pool, NULL, &err), &err);
         q.strength = 0.5;
-        must(oz_smooth_choose(given, &entry[1], &q, &f, &(oz_reader){&items[1], &s.sample}, 1, s.pool, &err), &err);
+        must(oz_smooth_choose(given, &entry[1], &q, &f, &(oz_reader){&items[1], &s.sample}, 1, s.pool, NULL, &err), &err);
         const double before = json_real_value(json_object_get(entry[0], "before")), after = json_real_value(json_object_get(entry[0], "after"));
         if (!(after <= cases[i].share * before)) fail_msg("%s %s: %g, %g without", cases[i].preset, cases[i].method, after, before);
         assert_true(after <= json_real_value(json_object_get(entry[1], "after")));

@@ -3,31 +3,9 @@
  * A block of columns goes one column after the other, each waiting for the last one's error. Four threads have a row's part of it: of every 16 columns, 4 each. The 16 at work are in
  * registers; their errors then reach the rest of the block, in shared memory, 16 at a time. The four compute each rounding all together, so that nothing is waited for but a shuffle. The
  * block of the factor, or of the Hessian, is in shared memory too. Columns outside the block are the library's, in products of f32. */
-#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/rounding.cuh"
 
 enum { THREADS = 128, ROWS = OZ_TILE_ALIGN, BLOCK = OZ_GPTQ_BLOCK, SET = 16, OWN = SET / 4, PITCH = ROWS + 2 /* its columns fall into different banks for the four */, PARTS = 512 };
-
-/* ---- numbers, as number/quantize.c has them ---- */
-
-typedef struct rounding { bool is_float; float lo, hi; oz_dtype scale_dtype; } rounding;
-
-static rounding rounding_of(const oz_rtn *q) {
-    const oz_codec_info *info = oz_codec_get(q->codec);
-    rounding r = {info->is_float, (float)info->code_min, (float)info->code_max, q->scale_dtype};
-    if (q->bits) r.lo = (float)-(1 << (q->bits - 1)), r.hi = (float)((1 << (q->bits - 1)) - 1);
-    return r;
-}
-
-static __device__ __forceinline__ float code_near(const rounding &q, float x, float scale, float zero) {
-    const float t = __fdiv_rn(x, scale);
-    return q.is_float ? e4m3_to_f32(f32_to_e4m3(t)) : rintf(fminf(fmaxf(t + zero, q.lo), q.hi));
-}
-
-static __device__ __forceinline__ float as_stored(const rounding &q, float x) {
-    return q.scale_dtype == OZ_DTYPE_BF16 ? __bfloat162float(__float2bfloat16_rn(x)) : q.scale_dtype == OZ_DTYPE_F16 ? __half2float(__float2half_rn(x)) : x;
-}
-
-static __device__ __forceinline__ bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
 /* ---- rows in and out ---- */
 
@@ -357,16 +335,6 @@ static __global__ void added(float *y, const float *x, float by, int64_t n) {
 }
 
 static void add(oz_dev *dev, const oz_tile *t, float *y, const float *x, float by) { oz_launch(oz_cuda(dev), added, dim3(2048), dim3(256), 0, y, x, by, t->n * t->ld); }
-
-static __device__ double block_sum_f64(double v) {
-    __shared__ double part[8];
-    for (int d = 16; d; d /= 2) v += __shfl_xor_sync(~0u, v, d);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
-    __syncthreads();
-    double s = 0;
-    for (unsigned i = 0; i < blockDim.x / 32; i++) s += part[i];
-    return s;
-}
 
 static __global__ void dotted(double *parts, const float *x, const float *y, float less, int64_t n) {
     pdl_next();

@@ -118,4 +118,4 @@ void oz_cuda_range_add(oz_dev *dev, const oz_range *r, const float *x, int64_t l
     oz_launch(oz_cuda(dev), ranges, dim3((unsigned)((n + 63) / 64)), dim3(64), 0, *r, x, ld, n_rows, n);
 }
 
-extern const oz_calib_ops oz_cuda_calib = {oz_cuda_gram_new, oz_cuda_gram_free, oz_cuda_gram_add, oz_cuda_gram_close, oz_cuda_factor, &oz_cuda_tile_ops, oz_cuda_range_add};
+extern const oz_calib_ops oz_cuda_calib = {oz_cuda_gram_new, oz_cuda_gram_free, oz_cuda_gram_add, oz_cuda_gram_close, oz_cuda_factor, &oz_cuda_tile_ops, &oz_cuda_trial_ops, oz_cuda_range_add};

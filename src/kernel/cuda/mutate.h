@@ -47,6 +47,8 @@
     X(GATHER_COLUMN, "products", "gathered: each column but the first meets its neighbour's input") \
     X(PLAIN_COLUMN, "products experts", "plain: the last column is not multiplied")           \
     X(RANGE_MIN, "calibration", "range: the least of a column is less its greatest")          \
+    X(CLIP_LAST, "calibration", "clip: the narrowest range for all")                          \
+    X(TRIAL_ZERO, "calibration", "trial: no zero points")                                     \
     X(GRAM_WEIGHT, "calibration", "gram: tokens count alike")                                 \
     X(FACTOR_DAMP, "calibration", "factor: nothing is added to the diagonal")                 \
     X(GPTQ_ZERO, "calibration", "tile: the searched zero point is not kept")                  \
