@@ -757,9 +757,14 @@ static oz_status scales_move(job *j, oz_err *err) {
     return st;
 }
 
-static void scales_forget(job *j) {
-    for (size_t i = 0; i < j->q->list.n; i++)
-        if (j->q->items[i].arch->layer == j->layer) oz_fold_undo(&j->q->items[i]);
+/* What the layer's items held: folded scales, and pages of what they were made of. */
+static void items_forget(job *j) {
+    for (size_t i = 0; i < j->q->list.n; i++) {
+        oz_quantize_item *it = &j->q->items[i];
+        if (it->arch->layer != j->layer) continue;
+        oz_fold_undo(it);
+        if (it->tensor) oz_ckpt_drop(j->q->ckpt, it->tensor);
+    }
 }
 
 /* ---- from cut to cut ---- */
@@ -818,7 +823,7 @@ static oz_status layer_run(job *j, int64_t layer, oz_err *err) {
     if (j->q->transform) st = scales_move(j, err);
     do st = st == OZ_OK ? cut_run(j, err) : st;
     while (st == OZ_OK && j->cut);
-    scales_forget(j);
+    items_forget(j);
     OZ_TRY(st);
     oz_coverage_tell(j->work.manifest, layer, j->cfg->calibration->begin[j->cfg->calibration->n_seqs]);
     OZ_TRY(oz_writer_sync(j->writer, err));
