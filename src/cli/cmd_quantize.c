@@ -58,7 +58,7 @@ static const oz_opt_cmd *describe(void) {
                           "tokens, encoded without special tokens; lines of *.jsonl are a sequence each, cut off at that length. The work lies in DIR.gptq; "
                           "when it is broken off in any way, the same command with --resume goes on after the last whole layer, and ends in the same bytes. "
                           "ounce_recipe.json in DIR says how it was made. The log and --json have each module's error before and after, and the tokens that each expert saw.\n\n"
-                          "--method imatrix rounds to nearest, and searches the scales and zero points: an error of a weight counts by the mean square of what it is multiplied by on calibration text (llama.cpp's importance matrix). "
+                          "--method imatrix rounds to nearest, under scales and zero points that are searched, and scales then fitted to their codes: an error of a weight counts by the mean square of what it is multiplied by on calibration text (llama.cpp's importance matrix). "
                           "It needs no more memory than that, and is less than gptq does.\n\n"
                           "--method smoothquant and awq move scales first, where that changes nothing of what the model computes: out of norms, values and up projections into all that reads them "
                           "(a router too, by powers of two). What is large in the inputs goes into the weights (smoothquant, for schemes that round inputs), or weights that meet large inputs are made "

@@ -1,9 +1,11 @@
 /* Rounding to nearest by importance: the scale of each group, and its zero point, is the one with the least squared error, each column's weighted by the mean square of what it is multiplied
- * by on calibration text (the diagonal of GPTQ's Hessian, the importance matrix of llama.cpp). Codes are still the nearest ones, each by itself. Some of the mean weight is added to each, so
- * that a column that the text does not move is not given up. */
+ * by on calibration text (the diagonal of GPTQ's Hessian, the importance matrix of llama.cpp): out of a search, then fitted to its codes. Codes are still the nearest ones, each by itself.
+ * Some of the mean weight is added to each, so that a column that the text does not move is not given up. */
 #include <math.h>
 #include "base/mem.h"
 #include "quantize/internal.h"
+
+enum { FITS = 8 }; /* at most */
 
 typedef struct imatrix {
     const oz_quantize_item *item;
@@ -23,26 +25,47 @@ static oz_status importance_new(float **out, const oz_sample *s, const char *wha
     return OZ_OK;
 }
 
-static double error_of(const float *codes, float scale, float zero, const float *x, const float *importance, int64_t n) {
+static double error_of(const oz_search *v, float scale, float zero) {
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const double e = (double)((codes[i] - zero) * scale - x[i]);
-        sum += (double)importance[i] * e * e;
+    for (int64_t i = 0; i < v->n; i++) {
+        const double e = (double)((v->codes[i] - zero) * scale - v->x[i]);
+        sum += (double)v->importance[i] * e * e;
     }
     return sum;
 }
 
-static oz_status group_make(const imatrix *m, const oz_band *b, int64_t g, int64_t n, float *codes, double *sums, oz_err *err) {
+/* From codes under a scale on: the scale that fits them best, codes that are nearest under it, and so on while that helps. */
+static void scale_fit(float *scale, float zero, const oz_search *v) {
+    double least = error_of(v, *scale, zero);
+    for (int i = 0; i < FITS; i++) {
+        double up = 0, down = 0;
+        for (int64_t k = 0; k < v->n; k++) {
+            const double c = (double)(v->codes[k] - zero), by = (double)v->importance[k] * c;
+            up += by * (double)v->x[k], down += by * c;
+        }
+        const float s = down > 0 ? oz_as_stored((float)(up / down), v->q->scale_dtype) : *scale;
+        if (!(s > 0 && isfinite(s)) || s == *scale) break;
+        oz_rtn_codes(v->codes, v->q, &s, &zero, v->x, v->n);
+        const double e = error_of(v, s, zero);
+        if (!(e < least)) break;
+        least = e, *scale = s;
+    }
+}
+
+static oz_status group_make(const imatrix *m, const oz_band *b, int64_t g, int64_t n, float *codes, oz_err *err) {
     float min = 0, max = 0, *x = b->codes + g * m->group, *scale = &b->scales[g], *zero = &b->zeros[g];
-    const float *importance = m->importance + g * m->group;
+    const oz_search v = {&m->rtn, x, m->importance + g * m->group, n, codes, m->steps};
+    double *sums = m->sums + 3 * b->row0;
     OZ_TRY(oz_rtn_observe(&min, &max, &m->rtn, x, n, err));
     OZ_TRY(oz_rtn_scale(scale, zero, &m->rtn, min, max, err));
     oz_rtn_codes(codes, &m->rtn, scale, zero, x, n);
-    sums[0] += error_of(codes, *scale, *zero, x, importance, n);
-    oz_scale_search(scale, zero, &(oz_search){&m->rtn, x, importance, n, codes, m->steps});
+    sums[0] += error_of(&v, *scale, *zero);
+    oz_scale_search(scale, zero, &v);
     oz_rtn_codes(codes, &m->rtn, scale, zero, x, n);
-    sums[1] += error_of(codes, *scale, *zero, x, importance, n);
-    for (int64_t i = 0; i < n; i++) sums[2] += (double)importance[i] * (double)x[i] * (double)x[i], x[i] = codes[i];
+    scale_fit(scale, *zero, &v);
+    oz_rtn_codes(codes, &m->rtn, scale, zero, x, n);
+    sums[1] += error_of(&v, *scale, *zero);
+    for (int64_t i = 0; i < n; i++) sums[2] += (double)v.importance[i] * (double)x[i] * (double)x[i], x[i] = codes[i];
     return OZ_OK;
 }
 
@@ -53,7 +76,7 @@ static oz_status row_make(void *arg, const oz_band *b, oz_err *err) {
     OZ_TRY(oz_big_new((void **)&codes, (size_t)m->group * sizeof *codes, "codes", err));
     oz_status st = OZ_OK;
     for (int64_t g = 0; st == OZ_OK && g * m->group < m->cols; g++)
-        st = group_make(m, b, g, m->cols - g * m->group < m->group ? m->cols - g * m->group : m->group, codes, m->sums + 3 * b->row0, err);
+        st = group_make(m, b, g, m->cols - g * m->group < m->group ? m->cols - g * m->group : m->group, codes, err);
     oz_big_free(codes);
     return st == OZ_OK ? st : oz_err_prefix(err, "row %lld", (long long)b->row0);
 }

@@ -194,7 +194,6 @@ def one(name, source, more):
     experts = [scheme_of(q['config_groups'], k[:-len('.weight_scale')]) for k in tensors(folder) if '.experts.' in k and k.endswith('.weight_scale')]
     by_hand = ordered or any(g != experts[0] or g['format'] == 'int-quantized' for g in experts)  # transformers takes one scheme for all experts, and no bytes of int8
     by_hand = by_hand or any(g['format'] == 'pack-quantized' and not g['weights']['symmetric'] for g in groups)
-    if q['kv_cache_scheme'] is not None: return
     if not by_hand: return through_transformers(name, folder, dense)
     if not any(g['input_activations'] for g in groups): through_floats(name, folder)
 
@@ -247,10 +246,10 @@ def by_budget(name, size, shape, *more):
 METHODS = ('gptq', 'imatrix', 'awq', 'smoothquant', 'smoothquant+gptq', 'awq+gptq')
 
 
-def by_method(method, scheme, model):
+def by_method(method, scheme, model, *options):
     """scheme None: chosen for each module."""
     more = ['--scheme', scheme] if scheme else ['--target-bytes', 200000 if model is SMALL else 170000]
-    ounce('quantize', model if isinstance(model, str) else small(None, None, model), '-o', path('made'), *more, *(['--group-size', 32] if scheme and scheme.startswith('W4A') else []), '--method', method, '--force', *calibration())
+    ounce('quantize', model if isinstance(model, str) else small(None, None, model), '-o', path('made'), *more, *(['--group-size', 32] if scheme and scheme.startswith('W4A') else []), '--method', method, '--force', *calibration(), *options)
     return path('made')
 
 
@@ -258,6 +257,9 @@ def made():
     for m in METHODS:
         for s in ('W4A16', 'W4A16_ASYM', 'W8A16', 'W8A8', 'W8A8_STATIC', 'W4A8', 'FP8_DYNAMIC', *(['FP8'] if m != 'imatrix' else []), None): yield f'{m} {s or "target bytes"}', lambda m=m, s=s: by_method(m, s, SMALL)
         for s in ('W4A16', 'W8A16', 'W8A8', 'FP8_DYNAMIC', None): yield f'{m} {s or "target bytes"} experts', lambda m=m, s=s: by_method(m, s, EXPERTS)
+    for kv in ('fp8', 'fp8_per_head'):
+        for m in ('rtn', 'gptq'): yield f'{m} W8A16 {kv} cache', lambda m=m, kv=kv: by_method(m, 'W8A16', SMALL, '--kv-cache-scheme', kv)
+    yield 'gptq W4A16 shown all experts', lambda: by_method('gptq', 'W4A16', EXPERTS, '--moe-calibrate-all-experts')
     for n in ('qwen2', 'qwen3', 'phi3', 'gemma2', 'gemma3', 'mistral'): # with biases, norms of heads, fused projections, norms that hold what is more than 1
         for m, s in (('smoothquant+gptq', 'W8A8'), ('awq+gptq', 'W8A16')): yield f'{m} {s} {n}', lambda m=m, s=s, n=n: by_method(m, s, f'tests/golden/models/{n}')
 
