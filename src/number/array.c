@@ -76,3 +76,10 @@ void oz_from_f32(void *dst, oz_dtype d, const float *src, int64_t n) {
         memcpy((uint8_t *)dst + (size_t)i * 2, &h, 2);
     }
 }
+
+float oz_f32_rounded(float x, oz_dtype d) {
+    uint8_t stored[8];
+    oz_from_f32(stored, d, &x, 1);
+    oz_to_f32(&x, d, stored, 1);
+    return x;
+}

@@ -108,14 +108,6 @@ static float amax_of(const float *x, int64_t n) {
     return amax;
 }
 
-/* x as a value of a type of floats. */
-static float rounded(float x, oz_dtype dtype) {
-    uint8_t stored[8];
-    oz_from_f32(stored, dtype, &x, 1);
-    oz_to_f32(&x, dtype, stored, 1);
-    return x;
-}
-
 static oz_status not_finite(const float *src, oz_err *err) {
     int64_t i = 0;
     while (isfinite(src[i])) i++;
@@ -140,13 +132,13 @@ oz_status oz_rtn_scale(float *scale, float *zero, const oz_rtn *q, float min, fl
     const float amax = max > -min ? max : -min;
     float lo, hi;
     code_range(&lo, &hi, q);
-    const float exact = q->asymmetric ? rounded(max - min, q->scale_dtype) / (hi - lo) : amax / (q->divisor > 0 ? q->divisor : oz_codec_get(q->codec)->is_float ? 448.0f : 0.5f * (hi - lo));
-    *scale = amax > 0 ? rounded(exact, q->scale_dtype) : 1.0f;
+    const float exact = q->asymmetric ? oz_f32_rounded(max - min, q->scale_dtype) / (hi - lo) : amax / (q->divisor > 0 ? q->divisor : oz_codec_get(q->codec)->is_float ? 448.0f : 0.5f * (hi - lo));
+    *scale = amax > 0 ? oz_f32_rounded(exact, q->scale_dtype) : 1.0f;
     *zero = 0;
     if (*scale == 0) *scale = q->scale_dtype == OZ_DTYPE_F16 ? 0x1p-24f : q->scale_dtype == OZ_DTYPE_BF16 ? 0x1p-133f : 0x1p-149f;
     OZ_NEED(isfinite(*scale), err, OZ_E_FORMAT, "scale %g does not fit %s", (double)exact, oz_dtype_get(q->scale_dtype)->name);
     if (!q->asymmetric || !(amax > 0)) return OZ_OK;
-    const float z = rounded(lo - rounded(min / *scale, q->scale_dtype), q->scale_dtype);
+    const float z = oz_f32_rounded(lo - oz_f32_rounded(min / *scale, q->scale_dtype), q->scale_dtype);
     *zero = nearbyintf(z < lo ? lo : z > hi ? hi : z);
     return OZ_OK;
 }

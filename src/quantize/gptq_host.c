@@ -36,13 +36,6 @@ static float loss_of(const values *v, float scale, float zero) {
     return sum;
 }
 
-float oz_as_stored(float x, oz_dtype dtype) {
-    uint8_t stored[8];
-    oz_from_f32(stored, dtype, &x, 1);
-    oz_to_f32(&x, dtype, stored, 1);
-    return x;
-}
-
 /* Zero points that fit a scale: from that which lets the largest value reach its code to that which lets the smallest; the two cross where the range is not clipped. */
 static void zero_range(float *first, float *last, const values *v, float scale) {
     float min = 0, max = 0;
@@ -57,7 +50,7 @@ void oz_scale_search(float *scale, float *zero, const oz_search *v) {
     const float full = *scale;
     float least = loss_of(v, *scale, *zero);
     for (int i = 0; i < OZ_GPTQ_SCALES; i++) {
-        const float s = oz_as_stored(full * v->steps[i], v->q->scale_dtype);
+        const float s = oz_f32_rounded(full * v->steps[i], v->q->scale_dtype);
         if (!(s > 0 && isfinite(s))) break;
         float first = *zero, last = *zero;
         if (v->q->asymmetric) zero_range(&first, &last, v, s);
@@ -182,7 +175,7 @@ static void scale_again(const oz_tile *t, int64_t k, int64_t c0) {
         curve[i % ROWS] += p[i] * (hp[i] + t->added * p[i]);
     }
     for (int64_t r = 0; r < ROWS; r++) {
-        const float s = curve[r] > 0 ? oz_as_stored(scale[r] - slope[r] / curve[r], t->rtn.scale_dtype) : scale[r], d = s - scale[r];
+        const float s = curve[r] > 0 ? oz_f32_rounded(scale[r] - slope[r] / curve[r], t->rtn.scale_dtype) : scale[r], d = s - scale[r];
         const bool better = s > 0 && d * (2 * slope[r] + d * curve[r]) < 0; /* rounding may have spoilt it */
         slope[r] = better ? d : 0; /* the change from here on */
         scale[r] += slope[r];

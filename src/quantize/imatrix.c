@@ -43,7 +43,7 @@ static void scale_fit(float *scale, float zero, const oz_search *v) {
             const double c = (double)(v->codes[k] - zero), by = (double)v->importance[k] * c;
             up += by * (double)v->x[k], down += by * c;
         }
-        const float s = down > 0 ? oz_as_stored((float)(up / down), v->q->scale_dtype) : *scale;
+        const float s = down > 0 ? oz_f32_rounded((float)(up / down), v->q->scale_dtype) : *scale;
         if (!(s > 0 && isfinite(s)) || s == *scale) break;
         oz_rtn_codes(v->codes, v->q, &s, &zero, v->x, v->n);
         const double e = error_of(v, s, zero);

@@ -192,7 +192,6 @@ oz_status oz_stream_copy(oz_stream *s, const char *name, const void *data, size_
 /* ---- the search for a scale (gptq.c, gptq_host.c) ---- */
 void oz_scale_steps(float *steps /* [OZ_GPTQ_SCALES] */, oz_codec codec); /* what is tried: factors of round-to-nearest's */
 typedef struct oz_search { const oz_rtn *q; const float *x, *importance; int64_t n; float *codes /* scratch */; const float *steps; } oz_search; /* of n values that share a scale; what a squared error counts in each */
-float oz_as_stored(float x, oz_dtype dtype); /* rounded to it */
 void oz_scale_search(float *scale, float *zero, const oz_search *s); /* round-to-nearest's, replaced by those of least error, if there are any */
 
 /* ---- GPTQ: the arithmetic ---- */
