@@ -1,9 +1,10 @@
 /* The factor of a Hessian on the device, in f64 by cuSOLVER, as quantize/hessian.c has it: H in the order of columns and turned round is L L^T, and U is L^-1 turned round. The library is
- * column-major: its upper triangle is our lower one. It is loaded when the first factor is asked for. */
-#include <cusolverDn.h>
+ * column-major: its upper triangle is our lower one. It is loaded when the first factor is asked for; where its header was not there at build time, there are none. */
 #include <dlfcn.h>
 #include <string.h>
 #include "kernel/cuda/device.cuh"
+#if __has_include(<cusolverDn.h>)
+#include <cusolverDn.h>
 
 enum { THREADS = 256 };
 
@@ -123,3 +124,12 @@ oz_status oz_cuda_factor(bool *is_definite, oz_dev *dev, const oz_factoring *f, 
     oz_big_free(r.host);
     return st;
 }
+#else
+
+oz_status oz_cuda_factor(bool *is_definite, oz_dev *dev, const oz_factoring *f, const char *what, oz_err *err) {
+    *is_definite = false;
+    OZ_FAIL(err, OZ_E_UNSUPPORTED, "cuda: GPTQ needs cuSOLVER, whose headers were not there when this program was built; --device cpu does without");
+}
+void oz_cuda_factor_close(oz_cuda_dev *d) {}
+
+#endif
