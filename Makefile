@@ -123,7 +123,7 @@ interop: ounce
 bench-peers: ounce
 	bench/peers.sh $(ARGS)
 
-# Every calibrated scheme beside llm-compressor's: bench/quality.sh says what it takes.
+# Every calibrated scheme beside llm-compressor's: bench/quality.sh says what it takes. PEERS=1 makes and measures the peers', too.
 bench-quality: ounce
 	bench/quality.sh
 

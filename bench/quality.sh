@@ -4,6 +4,7 @@
 #   CALIBRATION=cal.jsonl    128 sequences of 512 tokens; made by bench/calibration_set.py where GSM8K=gsm8k_train20.jsonl is given instead
 #   MODEL=DIR                SmolLM2 in bf16; made of the published GGUF where it is not given
 #   OFF=DIR                  the same function with its columns rescaled off the grid of Q4_1: its rows come second, without the peer's figures
+#   PEERS=1                  llm-compressor and llama.cpp on the same models and texts, too (bench/quality_peers.sh), minutes to hours
 #   TOKENS=32768 SAMPLES=128 THREADS=1 ONLY=PATTERN (of a row's name) OUT=build/quality
 # What is there already is not made again. CPU seconds are those of the whole command; they are worth something on a quiet machine alone.
 set -eu
@@ -58,3 +59,7 @@ for off in '' off-; do
         case $name in ${ONLY:-*}) if [ -z "$off" ]; then row "$MODEL" '' "$name" "$scheme" "$method" "$peer" "$least" "$goal"; else row "$OFF" off- "$name" "$scheme" "$method" - "$least" "$goal"; fi ;; esac
     done <<<"$rows"
 done
+if [ -n "${PEERS:-}" ]; then
+    echo && TOKENS=$tokens bench/quality_peers.sh "$MODEL" "$CALIBRATION" "$TEXT" "$out/peers"
+    [ -z "${OFF:-}" ] || { echo && TOKENS=$tokens bench/quality_peers.sh "$OFF" "$CALIBRATION" "$TEXT" "$out/off-peers"; }
+fi
