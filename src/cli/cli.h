@@ -41,6 +41,7 @@ bool oz_cli_size_parse(size_t *out, const char *s); /* "5GB", "800M", "2GiB", "1
 /* OZ_E_USAGE without -o (a dry run needs none) or with a size that is none; OZ_E_ARG if --force would delete what is no checkpoint, or the
  * model that is read. */
 oz_status oz_cli_write_check(size_t *shard_bytes, const char *model, oz_err *err);
+oz_status oz_cli_keeps_check(const char *option, const char *file /* or NULL */, oz_err *err); /* that is read, and lies in a folder that --force would delete */
 /* Is there a table on stdout? Not with --json, and with -q none of what was written: it is there to see. */
 bool oz_cli_write_tells(void);
 /* On stdout: the files and their sizes, where oz_cli_write_tells. With --json one object: `more` (stolen; what the command adds), output, dry_run, bytes, files, and warnings, all since oz_cli_write_check. */

@@ -10,12 +10,12 @@
 static const char *scheme_name, *recipe_path;
 static const char *method, *calibration, *target_bytes; /* method NULL: rtn */
 static int64_t group_size; /* 0: the scheme's own */
-static int64_t n_samples, max_seq_len; /* 0: not given */
+static int64_t n_samples, max_seq_len, seed = -1; /* 0, -1: not given */
 static double dampening, strength; /* 0: not given */
 static const char *kv_scheme; /* NULL: the cache is not quantized */
 static bool all_experts, resume;
 static oz_opt_list targets, ignore;
-enum { DEFAULT_SAMPLES = 128, DEFAULT_SEQ_LEN = 512 };
+enum { DEFAULT_SEQ_LEN = 512 };
 
 static const oz_opt opts[] = {
     {"scheme", 0, OZ_OPT_STR, &scheme_name, 0, 0, NULL, "S", "one of those above"},
@@ -27,7 +27,8 @@ static const oz_opt opts[] = {
     {"moe-calibrate-all-experts", 0, OZ_OPT_FLAG, &all_experts, 0, 0, NULL, NULL, "an expert that fewer tokens reach than its matrices have columns is calibrated on all tokens of its layer; the others on theirs (llm-compressor, by this name, shows every expert all tokens)"},
     {"target-bytes", 0, OZ_OPT_STR, &target_bytes, 0, 0, NULL, "SIZE", "of all tensors of the modules that are reached: each one's scheme is chosen, see above; 60M, 1.5GB, or bytes"},
     {"kv-cache-scheme", 0, OZ_OPT_STR, &kv_scheme, 0, 0, NULL, "S", "keys and values are rounded to it when they are kept: fp8, with two calibrated scales a layer, or fp8_per_head, with two a head"},
-    {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE; default 128"},
+    {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE; default 128, or all where there are fewer"},
+    {"seed", 0, OZ_OPT_INT, &seed, 0, 9e15, NULL, "N", "sequences are chosen by it out of all of FILE; default: the first ones"},
     {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence; default 512"},
     {"dampening-frac", 0, OZ_OPT_FLOAT, &dampening, 1e-6, 1, NULL, "X", "gptq: share of the mean diagonal that is added to a Hessian's diagonal; default 0.01"},
     {"smoothing-strength", 0, OZ_OPT_FLOAT, &strength, 0, 1, NULL, "X", "smoothquant, awq: how much of the inputs' unevenness goes into the weights; 0, the default: searched for each set of modules"},
@@ -51,7 +52,7 @@ static oz_opt_cmd cmd = {
 static const oz_opt_cmd *describe(void) {
     if (cmd.details) return &cmd;
     oz_buf_puts(&details, "Weights are rounded to nearest, without data, in 32-bit floats: the scale is rounded to the model's type first, and codes are computed against "
-                          "the rounded scale. MODEL is a dense checkpoint or a GGUF. Embeddings, norms, biases, routers and lm_head are kept.\n\n"
+                          "the rounded scale. MODEL is an unquantized checkpoint, dense or a mixture of experts, or a GGUF. Embeddings, norms, biases, routers and lm_head are kept.\n\n"
                           "--method gptq chooses the codes so that the output on calibration text changes least, each token counting by the size of its inputs, layer by layer and within a layer in the order of the forward pass: each module is fitted to "
                           "what the quantized ones before it give. Columns go by the size of their inputs, each one's error made up for by later ones; then all are gone over again, each given all others. Scales and zero "
                           "points are searched (how far to clip), and fitted once more to the codes. A plain text is cut into sequences of --max-seq-length "
@@ -132,7 +133,7 @@ static oz_status calibration_read(oz_calibration *c, const char *model, oz_err *
     oz_tok *tok = NULL;
     oz_status st = oz_cli_of_model(oz_text_files_open(&files, model, err), model, err);
     if (st == OZ_OK && files.tokenizer) st = oz_cli_tok_open(&tok, &files, model, err);
-    if (st == OZ_OK) st = oz_calibration_read(c, calibration, &(oz_calibration_cfg){tok, &files, n_samples ? n_samples : DEFAULT_SAMPLES, max_seq_len ? max_seq_len : DEFAULT_SEQ_LEN}, err);
+    if (st == OZ_OK) st = oz_calibration_read(c, calibration, &(oz_calibration_cfg){tok, &files, n_samples, max_seq_len ? max_seq_len : DEFAULT_SEQ_LEN, seed}, err);
     oz_tok_free(&tok);
     oz_text_files_close(&files);
     return st;
@@ -154,9 +155,9 @@ static oz_status text_run(json_t **made, oz_quantize *q, const char *model, oz_p
 
 /* Options that change nothing where nothing takes a text. */
 static oz_status idle_check(bool budget, oz_err *err) {
-    const struct { const char *name; bool given; } of_text[] = {{"--calibration", calibration && !budget}, {"--num-calibration-samples", n_samples && !budget}, {"--max-seq-length", max_seq_len && !budget}, {"--device", strcmp(oz_cli_common.device, "auto") != 0 && !budget}, {"--resume", resume}};
+    const struct { const char *name; bool given; } of_text[] = {{"--calibration", calibration && !budget}, {"--num-calibration-samples", n_samples && !budget}, {"--max-seq-length", max_seq_len && !budget}, {"--seed", seed >= 0 && !budget}, {"--device", strcmp(oz_cli_common.device, "auto") != 0 && !budget}, {"--resume", resume}};
     for (size_t i = 0; i < sizeof of_text / sizeof *of_text; i++)
-        OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither GPTQ nor static scales of inputs or of a cache", of_text[i].name, recipe_path ? "--recipe" : budget ? "--method rtn with" : "--method rtn with --scheme",
+        OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither a method that does (--method gptq, imatrix, awq, smoothquant) nor static scales of inputs or of a cache", of_text[i].name, recipe_path ? "--recipe" : budget ? "--method rtn with" : "--method rtn with --scheme",
                 recipe_path ? recipe_path : budget ? "--target-bytes" : scheme_name);
     return OZ_OK;
 }
@@ -234,6 +235,8 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     OZ_TRY(recipe_path ? recipe_check(err) : target_bytes ? target_check(&target, &cfg, err) : oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
     OZ_NEED(recipe_path || (method && strstr(method, "gptq")) || dampening == 0, err, OZ_E_USAGE, "--dampening-frac: --method %s has no Hessian to add it to", method ? method : "rtn");
     OZ_TRY(oz_cli_write_check(&cfg.shard_bytes, args[0], err));
+    OZ_TRY(oz_cli_keeps_check("--calibration", calibration, err));
+    OZ_TRY(oz_cli_keeps_check("--recipe", recipe_path, err));
     oz_status st = recipe_path ? oz_recipe_read(&recipe, recipe_path, err) : OZ_OK;
     cfg.recipe = recipe;
     if (st == OZ_OK) st = oz_cli_of_model(oz_ckpt_open(&ckpt, args[0], err), args[0], err);

@@ -84,6 +84,12 @@ static oz_status place_check(const char *dir, const char *model, oz_err *err) {
     return OZ_OK;
 }
 
+oz_status oz_cli_keeps_check(const char *option, const char *file, oz_err *err) {
+    const bool lost = file && oz_cli_output.path && oz_cli_output.force && is_inside(file, oz_cli_output.path);
+    OZ_NEED(!lost, err, OZ_E_ARG, "%s: %s lies in %s, and --force would delete it", option, file, oz_cli_output.path);
+    return OZ_OK;
+}
+
 static json_t *warnings; /* of the run, for --json */
 static void heard(void *arg, const char *text) { json_array_append_new(arg, oz_json_text(text)); }
 

@@ -190,9 +190,9 @@ static oz_status walk_init(walk *w, const job *j, const oz_calibration *c, oz_er
 }
 
 oz_status oz_budget_errors(oz_budget *b, oz_model *m, const oz_calibration *c, oz_pool *pool, oz_err *err) {
+    OZ_TRY(oz_blas_init(oz_pool_threads(pool), err));
     job j = {.b = b, .m = m, .pool = pool, .items = oz_map_new(b->q->list.n)};
     walk w = {0};
-    oz_blas_init();
     for (size_t i = 0; i < b->q->list.n; i++)
         if (b->set_of[i]) oz_map_add(j.items, b->q->list.items[i].module, strlen(b->q->list.items[i].module), (int64_t)i);
     b->calibration = json_pack("{s:s, s:s, s:I, s:I}", "file", c->name, "sha256", c->sha256, "sequences", (json_int_t)c->n_seqs, "tokens", (json_int_t)(c->begin[c->n_seqs] - c->begin[0]));

@@ -64,6 +64,7 @@ void oz_coverage_warn(const json_t *manifest, const oz_quantize *q, int64_t n_to
         if (seen < 0 || seen >= t->cols || (seen > 0 && t->cols > n_tok)) continue;
         if (!n[seen > 0]++) first[seen > 0] = t->module;
     }
+    if (q->all_experts && !n[0] && !n[1]) oz_log_warn("--moe-calibrate-all-experts: each expert was reached by as many tokens as its matrices have columns, or more: nothing is other than without it");
     const char *none = q->all_experts ? "they were calibrated on all tokens of their layer" : "each of their weights was rounded by itself";
     const char *few = q->all_experts ? "they were calibrated on all tokens of their layer" : "they fit this text and may be worse on other";
     if (n[0]) oz_log_warn("no token of the calibration text reached %zu modules, the first %s: %s", n[0], first[0], none);

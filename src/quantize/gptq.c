@@ -16,7 +16,7 @@
 #include "quantize/internal.h"
 
 enum { BLOCK = OZ_GPTQ_BLOCK, ROWS_AT_ONCE = 256 };
-static const char TOO_LARGE[] = "its errors on the calibration text are beyond 32-bit floats: expected smaller weights or inputs; --ignore leaves a module as it is";
+static const char TOO_LARGE[] = "its errors on the calibration text are beyond 32-bit floats: its weights or inputs are too large for them, or too small; --ignore leaves a module as it is";
 
 typedef struct work {
     const oz_gptq *g;

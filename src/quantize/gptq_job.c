@@ -134,8 +134,10 @@ static oz_status check(job *j, oz_err *err) {
     }
     for (int64_t i = 0; i < c->n_seqs; i++)
         if (c->begin[i + 1] - c->begin[i] > j->longest) j->longest = c->begin[i + 1] - c->begin[i];
-    for (int64_t i = 0; i < c->begin[c->n_seqs]; i++)
-        OZ_NEED(c->ids[i] < vocab_size, err, OZ_E_FORMAT, "%s: token id %d: must be below the model's vocab_size %" PRId64, c->name, c->ids[i], vocab_size);
+    for (int64_t i = 0, seq = 0; i < c->begin[c->n_seqs]; i++) {
+        seq += i == c->begin[seq + 1];
+        OZ_NEED(c->ids[i] < vocab_size, err, OZ_E_FORMAT, "%s: sequence %" PRId64 ": token id %d: must be below the model's vocab_size %" PRId64, c->name, seq + 1, c->ids[i], vocab_size);
+    }
     OZ_NEED(max_len >= j->longest, err, OZ_E_ARG, "--max-seq-length: the model takes %" PRId64 " tokens, and the calibration has sequences of %" PRId64, max_len, j->longest);
     check_columns(j, c->begin[c->n_seqs]);
     return OZ_OK;
@@ -298,6 +300,9 @@ static oz_status recipe_write(const job *j, oz_err *err) {
     if (j->q->transform) json_object_set_new(r, "folding", json_pack("{s:s, s:o, s:i}", "by", j->q->transform->name, "strength", j->q->strength > 0 ? json_real(j->q->strength) : json_string("searched"), "folds", (int)j->q->n_folds));
     if (j->q->all_experts) json_object_set_new(r, "moe_calibrate_all_experts", json_true());
     if (j->q->kv.quantized) json_object_set_new(r, "kv_cache_scheme", json_string(j->q->kv.per_head ? "fp8_per_head" : "fp8"));
+    if (c->seed >= 0) json_object_set_new(json_object_get(r, "calibration"), "seed", json_integer(c->seed));
+    json_object_set(r, "model_sha256", json_object_get(json_object_get(j->work.manifest, "run"), "model"));
+    json_object_update(r, j->q->asked);
     if (j->q->recipe) json_object_set(r, "recipe", j->q->recipe);
     if (j->q->budget) json_object_set(r, "budget", j->q->budget);
     oz_status st = oz_quantize_recipe_write(r, j->work.out, err);
@@ -918,6 +923,7 @@ static oz_status work_open(job *j, const char *target, oz_err *err) {
     OZ_TRY(oz_work_open(&j->work, target, j->cfg->resume, err));
     const bool is_new = !j->work.manifest;
     oz_status st = work_begin(j, err);
+    if (st == OZ_OK && is_new && j->cfg->resume && !oz_path_exists(target)) oz_log_info("%s: nothing to go on with, begins anew", j->work.dir);
     if (st == OZ_OK) return st;
     if (is_new) oz_work_remove(&j->work, NULL);
     oz_work_close(&j->work);
@@ -930,7 +936,7 @@ static void break_off(job *j, oz_status st, oz_err *err) {
         oz_err_clear(err);
         oz_err_set(err, st, __FILE__, __LINE__, "interrupted; %s holds %" PRId64 " of %" PRId64 " layers: the same command with --resume goes on from there", j->work.dir,
                    j->work.layers_done < 0 ? 0 : j->work.layers_done, j->n_layers);
-    } else if (j->work.layers_done > 0) oz_log_info("%s keeps what was done; the same command with --resume goes on from there", j->work.dir);
+    } else if (j->work.layers_done > 0) (st == OZ_E_FORMAT ? oz_log_warn : oz_log_info)("%s keeps what was done of this model with this text; the same command with --resume goes on from there", j->work.dir);
     else oz_work_remove(&j->work, NULL);
 }
 
@@ -938,7 +944,7 @@ oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *targ
     job j = {.q = q, .cfg = cfg, .pool = pool, .on_device = oz_dev_ops(cfg->dev)->calib != NULL};
     bool is_finished = false;
     *report = NULL;
-    oz_blas_init();
+    OZ_TRY(oz_blas_init(oz_pool_threads(pool), err));
     OZ_TRY(check(&j, err));
     OZ_TRY(check_kernels(&j, err));
     OZ_NEED(cfg->force || cfg->resume || !oz_path_exists(target), err, OZ_E_ARG, "%s: exists already (--force replaces it)", target);

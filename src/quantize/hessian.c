@@ -32,7 +32,18 @@ static void pair_at(int64_t *i, int64_t *j, int64_t k) {
     *j = k;
 }
 
-void oz_blas_init(void) { openblas_set_num_threads(1); }
+/* OpenBLAS takes this much for each thread that calls it, and where there is none it asks again without end. */
+enum { BLAS_BYTES = 136 << 20 };
+
+oz_status oz_blas_init(int n_threads, oz_err *err) {
+    void **room = oz_alloc_array((size_t)n_threads, sizeof *room);
+    oz_status st = OZ_OK;
+    for (int i = 0; st == OZ_OK && i < n_threads; i++) st = oz_big_new(&room[i], BLAS_BYTES, "room that OpenBLAS takes for each thread", err);
+    for (int i = 0; i < n_threads; i++) oz_big_free(room[i]);
+    oz_free(room);
+    if (st == OZ_OK) openblas_set_num_threads(1);
+    return st;
+}
 
 /* ---- the sum ---- */
 

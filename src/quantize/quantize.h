@@ -94,10 +94,11 @@ oz_status oz_quantize_run(oz_quantize *q, const char *target, bool force, oz_poo
 typedef struct oz_calibration {
     char *name, sha256[65];       /* of the file, without folder; of its bytes */
     int32_t *ids; int64_t *begin; /* sequence i: ids [begin[i], begin[i + 1]) */
-    int64_t n_seqs, max_len;      /* max_len: tokens of the longest that was allowed */
+    int64_t n_seqs, max_len, seed; /* max_len: tokens of the longest that was allowed; seed: those were chosen by, -1: the first ones */
 } oz_calibration;
+enum { OZ_CALIBRATION_SAMPLES = 128 };
 /* tok NULL: only ids can be read; files: for the chat template of messages, or NULL. */
-typedef struct oz_calibration_cfg { const oz_tok *tok; const oz_text_files *files; int64_t n_samples, max_len; } oz_calibration_cfg;
+typedef struct oz_calibration_cfg { const oz_tok *tok; const oz_text_files *files; int64_t n_samples /* 0: up to OZ_CALIBRATION_SAMPLES, as many as there are */, max_len, seed /* -1: the first ones */; } oz_calibration_cfg;
 /* path: plain text, cut into windows of max_len tokens, or *.jsonl with ids, text or messages a line. OZ_E_ARG: too little, with the two numbers. */
 oz_status oz_calibration_read(oz_calibration *c, const char *path, const oz_calibration_cfg *cfg, oz_err *err);
 void oz_calibration_deinit(oz_calibration *c);

@@ -4,6 +4,7 @@
  *
  * With tied embeddings the head has no tensor of its own; quantizing it unties the two: the embedding stays as it was, the head is written beside it. */
 #include "base/file.h"
+#include "base/json.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -169,12 +170,26 @@ static oz_status plan(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
     return oz_layout_fix(q->layout, err);
 }
 
+/* What the command line says of modules, for ounce_recipe.json. */
+static json_t *asked_of(const oz_quantize_cfg *cfg) {
+    const struct { const char *key; const char *const *items; size_t n; } lists[] = {{"targets", cfg->targets, cfg->n_targets}, {"ignore", cfg->ignore, cfg->n_ignore}};
+    json_t *out = json_object();
+    for (int k = 0; k < 2; k++) {
+        json_t *list = json_array();
+        for (size_t i = 0; i < lists[k].n; i++) json_array_append_new(list, oz_json_text(lists[k].items[i]));
+        if (lists[k].n) json_object_set(out, lists[k].key, list);
+        json_decref(list);
+    }
+    return out;
+}
+
 oz_status oz_quantize_new(oz_quantize **out, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, oz_err *err) {
     oz_quantize *q = oz_alloc(sizeof *q);
     q->ckpt = ckpt;
     q->dampening = cfg->recipe ? cfg->recipe->dampening : cfg->dampening;
     q->recipe = cfg->recipe ? json_incref(cfg->recipe->json) : NULL;
     q->all_experts = cfg->all_experts;
+    q->asked = asked_of(cfg);
     q->kv = cfg->recipe ? cfg->recipe->kv : cfg->kv;
     q->budget = cfg->budget ? json_incref(cfg->budget->report) : NULL;
     q->layout = oz_layout_new(cfg->shard_bytes);
@@ -194,6 +209,7 @@ void oz_quantize_free(oz_quantize **pq) {
     oz_layout_free(&q->layout);
     json_decref(q->config);
     json_decref(q->recipe);
+    json_decref(q->asked);
     json_decref(q->budget);
     oz_free(q->items);
     oz_free(q->modules);

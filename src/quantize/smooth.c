@@ -459,7 +459,7 @@ static oz_status candidates_try(float *best, found *out, search *s, const oz_qua
     float *scales = oz_alloc_array(n, sizeof *scales);
     oz_status st = stats_new(&stats, s, f->of, err);
     if (st == OZ_OK) st = loss_of(&out->before, s, best, q, f, err);
-    if (st == OZ_OK && !isfinite(out->before)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "the errors of what reads it are beyond 32-bit floats: expected smaller weights or inputs; --ignore leaves a module as it is");
+    if (st == OZ_OK && !isfinite(out->before)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "the errors of what reads it are beyond 32-bit floats: its weights or inputs are too large for them, or too small; --ignore leaves a module as it is");
     out->after = q->strength > 0 ? INFINITY : out->before;
     for (int v = 0; v < q->transform->n_variants; v++)
         for (int i = 1; i <= STRENGTHS && st == OZ_OK; i++) {

@@ -100,6 +100,11 @@ oz_status oz_work_remove(oz_work *w, oz_err *err) {
 /* Makes the folder, or finds that it is one of ours. A folder of another's must not get so much as a lock. */
 static oz_status folder_make(const oz_work *w, bool *has_manifest, oz_err *err) {
     char *manifest = oz_work_path(w, "manifest.json"), found[256] = "";
+    struct stat is;
+    if (lstat(w->dir, &is) == 0 && S_ISLNK(is.st_mode)) {
+        oz_free(manifest);
+        OZ_FAIL(err, OZ_E_ARG, "%s: the work would go there, and it is a symbolic link; remove it, or choose another name for the output", w->dir);
+    }
     *has_manifest = oz_path_exists(manifest);
     oz_free(manifest);
     if (mkdir(w->dir, 0777) == 0 || *has_manifest) return OZ_OK;
@@ -124,6 +129,7 @@ static oz_status begin(oz_work *w, const json_t *identity, oz_err *err) {
 static oz_status same_run(const oz_work *w, const json_t *identity, oz_err *err) {
     const char *key;
     json_t *v;
+    OZ_NEED(json_is_object(json_object_get(w->manifest, "run")), err, OZ_E_FORMAT, "%s/manifest.json: run: expected what the run was begun with; remove the folder to begin anew", w->dir);
     json_object_foreach((json_t *)identity, key, v) {
         const json_t *was = json_object_get(json_object_get(w->manifest, "run"), key);
         OZ_NEED(json_equal(v, was) || !json_is_integer(was), err, OZ_E_ARG, "%s: was begun with %s %lld, not %lld; give the options it was begun with, or remove it to begin anew", w->dir, key,

@@ -288,7 +288,7 @@ static void shape_run(dck *k, const shape *s) {
 
 void ck_calibration(dck *k) {
     if (!k->ops->calib) return;
-    oz_blas_init();
+    if (oz_blas_init(1, NULL) != OZ_OK) ck_fail(k->c, "no room for BLAS");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (!ck_skip(k->c)) shape_run(k, &shapes[i]);
 }

@@ -30,7 +30,7 @@ static void open_setup(setup *s, int threads, int64_t tokens) {
         for (int c = 0; c < COLS; c++) s->x[t * COLS + c] = c == DEAD ? 0 : (float)((common + 0.5 * oz_rng_normal(&rng)) * exp(2.0 * sin(c)));
     }
     s->weight = (oz_weight){.codec = OZ_CODEC_F32, .rows = ROWS, .cols = COLS, .codes = s->w, .row_bytes = COLS * 4, .group_size = COLS};
-    oz_blas_init();
+    assert_int_equal(oz_blas_init(1, NULL), OZ_OK);
     check(oz_hessian_init(&s->h, COLS, NULL, "h", &e), &e);
     for (int64_t t = 0; t < tokens; t += 550) oz_hessian_add(&s->h, s->pool, s->x + t * COLS, COLS, tokens - t < 550 ? tokens - t : 550);
     check(oz_hessian_close(&s->h, "h", &e), &e);

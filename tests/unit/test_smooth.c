@@ -31,7 +31,7 @@ static void open_setup(setup *s, const char *preset, int64_t group_size) {
     s->item.weight = (oz_weight){.codec = OZ_CODEC_F32, .rows = ROWS, .cols = COLS, .codes = s->w, .row_bytes = COLS * 4, .group_size = COLS};
     must(oz_sample_init(&s->sample, COLS, TOKENS, NULL, "x", &err), &err);
     oz_sample_add(&s->sample, s->x, COLS, TOKENS);
-    oz_blas_init();
+    assert_int_equal(oz_blas_init(1, NULL), OZ_OK);
 }
 
 static void close_setup(setup *s) {
