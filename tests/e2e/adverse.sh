@@ -34,7 +34,7 @@ rows() {
 while read -r what; do
     fails "$what: text that is not there" 1 "$T/none.jsonl: No such file" q $M/llama $what --calibration "$T/none.jsonl"
     fails "$what: text that is a folder" 1 "$T/nan: Is a directory" q $M/llama $what --calibration "$T/nan"
-    fails "$what: empty text" 1 'empty.jsonl: 0 sequences, and --num-calibration-samples is 8' q $M/llama $what --calibration "$T/empty.jsonl"
+    fails "$what: empty text" 1 'empty.jsonl: 0 sequences: there is no line in it' q $M/llama $what --calibration "$T/empty.jsonl"
     nothing text
     fails "$what: a weight that is NaN" 1 'model.layers.1.mlp.up_proj' q "$T/nan" $what
     ok "$what: what is said of it" grep -q 'column 5: expected a finite weight, found -\?nan' "$T/err"

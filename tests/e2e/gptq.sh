@@ -17,9 +17,19 @@ fails 'no calibration' 2 '--calibration: GPTQ needs text' $OUNCE quantize $M/lla
 fails 'calibration for nothing' 2 '--calibration: --method rtn with --scheme W4A16 takes no calibration text' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --calibration "$T/cal.jsonl"
 fails 'nothing to resume' 2 '--resume: --method rtn with --scheme W4A16 takes no calibration text' $OUNCE quantize $M/llama -o "$T/o" --scheme W4A16 --group-size 32 --resume
 fails 'too few sequences' 1 'cal.jsonl: 48 sequences, and --num-calibration-samples is 49' g -o "$T/o" --num-calibration-samples 49
+printf 'ab\377c' >"$T/bytes.txt"
+cp "$T/cal.jsonl" "$T/lines.json"
+printf '{"ids":[1,2\0]}\n' >"$T/nul.jsonl"
+fails 'bytes that are no text' 1 'bytes.txt: expected plain text in UTF-8, or *.jsonl, found other bytes' g -o "$T/o" --calibration "$T/bytes.txt"
+fails 'lines under a name of plain text' 1 'lines.json: its first line is a JSON object as calibration lines are, and its name says plain text; call it *.jsonl' g -o "$T/o" --calibration "$T/lines.json"
+fails 'a NUL in a line' 1 'line 1: a NUL byte' g -o "$T/o" --calibration "$T/nul.jsonl" --num-calibration-samples 1
+mkdir "$T/full" && cp $M/llama/config.json "$T/cal.jsonl" "$T/full"
+fails 'calibration in the folder that is replaced' 1 '/full, and --force would delete it' g -o "$T/full" --force --calibration "$T/full/cal.jsonl"
+ln -s "$T/full" "$T/linked.gptq"
+fails 'a work folder that is a link' 1 'linked.gptq: the work would go there, and it is a symbolic link' g -o "$T/linked"
 fails 'text without a tokenizer' 1 "needs the model's tokenizer.json" g -o "$T/o" --calibration README.md
 echo '{"ids":[5,320]}' >"$T/bad.jsonl"
-fails 'an id beyond the vocabulary' 1 'bad.jsonl: token id 320' g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
+fails 'an id beyond the vocabulary' 1 'bad.jsonl: sequence 1: token id 320' g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
 echo '{"ids":[5,"x"]}' >"$T/bad.jsonl"
 fails 'a line that is none' 1 'bad.jsonl: line 1: ids[1]: must be a token id' g -o "$T/o" --calibration "$T/bad.jsonl" --num-calibration-samples 1
 fails 'sequences longer than the model' 1 '--max-seq-length: the model takes 512 tokens, and the calibration has sequences of 600' \
@@ -41,7 +51,7 @@ same 'fewer tokens than columns: a line for all' 'warning: cal.jsonl: 128 tokens
 ok 'nothing was written' test ! -e "$T/o" -a ! -e "$T/o.gptq"
 
 : >"$T/empty.jsonl"
-fails 'an empty calibration' 1 'empty.jsonl: 0 sequences, and --num-calibration-samples is 1' g -o "$T/o" --calibration "$T/empty.jsonl" --num-calibration-samples 1
+fails 'an empty calibration' 1 'empty.jsonl: 0 sequences: there is no line in it' g -o "$T/o" --calibration "$T/empty.jsonl" --num-calibration-samples 1
 echo '{"ids":[]}' >"$T/none.jsonl"
 fails 'an empty sequence' 1 'none.jsonl: line 1: no tokens' g -o "$T/o" --calibration "$T/none.jsonl" --num-calibration-samples 1
 at() { jq -r --arg n "$1" '.[$n].data_offsets[0]' <<<"$head"; } # of a tensor in the file whose header is $head, of $n bytes

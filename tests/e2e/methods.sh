@@ -58,6 +58,7 @@ for m in $METHODS; do
     options="--method $m --scheme $A"
     differs 'fewer samples' --num-calibration-samples 5
     differs 'shorter sequences' --max-seq-length 20
+    differs 'other sequences' --num-calibration-samples 5 --seed 1
     differs 'another text' --calibration "$T/other.jsonl"
     differs 'other groups' --group-size 16
     if [[ $m = *gptq ]]; then differs 'dampening' --dampening-frac 0.1; fi
