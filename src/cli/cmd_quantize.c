@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "cli/budget.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *scheme_name, *recipe_path;
@@ -25,7 +26,7 @@ static const oz_opt opts[] = {
     {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq|imatrix|smoothquant|awq|smoothquant+gptq|awq+gptq", "M", "rtn, the default: round to nearest; the others: see above"},
     {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8, W8A8_STATIC, --kv-cache-scheme, --target-bytes and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
     {"moe-calibrate-all-experts", 0, OZ_OPT_FLAG, &all_experts, 0, 0, NULL, NULL, "an expert that fewer tokens reach than its matrices have columns is calibrated on all tokens of its layer; the others on theirs (llm-compressor, by this name, shows every expert all tokens)"},
-    {"target-bytes", 0, OZ_OPT_STR, &target_bytes, 0, 0, NULL, "SIZE", "of all tensors of the modules that are reached: each one's scheme is chosen, see above; 60M, 1.5GB, or bytes"},
+    {"target-bytes", 0, OZ_OPT_STR, &target_bytes, 0, 0, NULL, "SIZE", "of all tensors of the modules that are reached: each one's scheme is chosen, see above; 60M, 1.5GB, bytes, or bits a weight: 4.5bpw"},
     {"kv-cache-scheme", 0, OZ_OPT_STR, &kv_scheme, 0, 0, NULL, "S", "keys and values are rounded to it when they are kept: fp8, with two calibrated scales a layer, or fp8_per_head, with two a head"},
     {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE; default 128, or all where there are fewer"},
     {"seed", 0, OZ_OPT_INT, &seed, 0, 9e15, NULL, "N", "sequences are chosen by it out of all of FILE; default: the first ones"},
@@ -201,8 +202,29 @@ static oz_status budget_make(oz_budget **out, const oz_ckpt *ckpt, const oz_quan
     return st;
 }
 
+/* "4.5bpw": bits a weight of the modules that are reached; 0: something else. */
+static double target_bits(void) {
+    char *end;
+    const double bits = strtod(target_bytes, &end);
+    return end != target_bytes && strcmp(end, "bpw") == 0 && bits > 0 && bits <= 32 ? bits : 0;
+}
+
+static oz_status target_of_bits(size_t *target, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, oz_err *err) {
+    oz_quantize_cfg reached = *cfg;
+    oz_quantize *q;
+    double n = 0;
+    if (!reached.scheme.quantized) reached.scheme = oz_preset_find("W8A16")->scheme;
+    OZ_TRY(oz_quantize_new(&q, ckpt, &reached, err));
+    for (size_t i = 0; i < oz_quantize_count(q); i++)
+        if (oz_quantize_at(q, i).scheme->quantized) n += (double)(oz_quantize_at(q, i).rows * oz_quantize_at(q, i).cols);
+    oz_quantize_free(&q);
+    *target = (size_t)(n * target_bits() / 8);
+    return OZ_OK;
+}
+
 static oz_status target_check(size_t *target, oz_quantize_cfg *cfg, oz_err *err) {
-    OZ_NEED(oz_cli_size_parse(target, target_bytes) && *target > 0, err, OZ_E_USAGE, "--target-bytes: must be a number of bytes, 60M, 1.5GB or 2GiB, found \"%s\"", target_bytes);
+    *target = 1; /* of bits: known with the model */
+    OZ_NEED(target_bits() > 0 || (oz_cli_size_parse(target, target_bytes) && *target > 0), err, OZ_E_USAGE, "--target-bytes: must be a number of bytes, 60M, 1.5GB or 2GiB, or bits a weight, 4.5bpw, found \"%s\"", target_bytes);
     OZ_NEED(calibration, err, OZ_E_USAGE, "--calibration: --target-bytes needs text to measure modules with");
     OZ_NEED(scheme_name || !group_size, err, OZ_E_USAGE, "--group-size: --target-bytes chooses groups, too; with --scheme it is that of the least scheme");
     cfg->scheme = OZ_SCHEME_DENSE;
@@ -240,6 +262,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_status st = recipe_path ? oz_recipe_read(&recipe, recipe_path, err) : OZ_OK;
     cfg.recipe = recipe;
     if (st == OZ_OK) st = oz_cli_of_model(oz_ckpt_open(&ckpt, args[0], err), args[0], err);
+    if (st == OZ_OK && target && target_bits() > 0) st = target_of_bits(&target, ckpt, &cfg, err);
     if (st == OZ_OK && target) st = budget_make(&budget, ckpt, &cfg, target, args[0], err);
     cfg.budget = budget;
     if (st == OZ_OK && (st = oz_quantize_new(&q, ckpt, &cfg, err)) != OZ_OK && !recipe_path) oz_cli_of_model(st, args[0], err); /* else it may lie in the recipe */

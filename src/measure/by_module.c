@@ -58,6 +58,17 @@ static oz_status list_add(listing *l, const oz_arch_tensor *t, const oz_scheme *
     return OZ_OK;
 }
 
+/* Norms that are not as the reference has them: scales were moved between modules, and one of them alone fits nothing else. */
+static void norms_warn(const listing *l, const oz_arch_list *list) {
+    const oz_tensor *a, *b;
+    for (size_t i = 0; i < list->n; i++) {
+        const oz_arch_tensor *t = &list->items[i];
+        if (t->role != OZ_ROLE_NORM || oz_vector_find(&a, l->ref, t, NULL) != OZ_OK || oz_vector_find(&b, l->other, t, NULL) != OZ_OK || a->dtype != b->dtype || memcmp(a->data, b->data, a->n_bytes) == 0) continue;
+        oz_log_warn("%s: not as in %s: scales were moved between modules (AWQ, SmoothQuant), and what reads or gives them says nothing alone", t->name, oz_ckpt_path(l->ref));
+        return;
+    }
+}
+
 oz_status oz_kl_modules_list(oz_kl_modules *out, const oz_ckpt *ref, const oz_ckpt *other, oz_err *err) {
     listing l = {.out = out, .ref = ref, .other = other};
     oz_arch_list list;
@@ -68,6 +79,7 @@ oz_status oz_kl_modules_list(oz_kl_modules *out, const oz_ckpt *ref, const oz_ck
     if (st == OZ_OK && (st = oz_schemes_resolve(of_other, other, &list, NULL, err)) != OZ_OK) oz_err_prefix(err, "%s", oz_ckpt_path(other));
     for (size_t i = 0; st == OZ_OK && i < list.n; i++)
         if (list.items[i].cols > 0 && !list.items[i].is_bias) st = list_add(&l, &list.items[i], &of_ref[i], &of_other[i], err);
+    if (st == OZ_OK) norms_warn(&l, &list);
     if (st == OZ_OK && out->n == 0) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: every module is as in %s", oz_ckpt_path(other), oz_ckpt_path(ref));
     oz_free(of_ref);
     oz_free(of_other);

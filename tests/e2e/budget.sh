@@ -21,7 +21,7 @@ END
 # The least there is, all that there is, and between them.
 fails 'less than the least' 1 'error: --target-bytes 1000: the modules take at least 167952, the first of them as W4A16 in groups of 32' b $M/llama -o "$T/o" --target-bytes 1000
 fails 'as much as they take' 1 '--target-bytes 1000000000: the modules take 608256 as they are; give less' b $M/llama -o "$T/o" --target-bytes 1GB
-fails 'no size' 2 '--target-bytes: must be a number of bytes, 60M, 1.5GB or 2GiB, found "many"' b $M/llama -o "$T/o" --target-bytes many
+fails 'no size' 2 '--target-bytes: must be a number of bytes, 60M, 1.5GB or 2GiB, or bits a weight, 4.5bpw, found "many"' b $M/llama -o "$T/o" --target-bytes many
 fails 'no text' 2 '--calibration: --target-bytes needs text' $OUNCE quantize $M/llama -o "$T/o" --target-bytes 200K
 fails 'groups without a scheme' 2 '--group-size: --target-bytes chooses groups' b $M/llama -o "$T/o" --target-bytes 200K --group-size 32
 fails 'a scheme of another kind' 2 '--target-bytes with --scheme W8A8: expected W4A16' b $M/llama -o "$T/o" --target-bytes 200K --scheme W8A8
@@ -36,6 +36,8 @@ for n in 170K 200K 219999 250K 290K 300K 400K 608255; do
     same "$n: as many bytes as it says, not one too many" "$(jq -r .budget.bytes "$T/json") true" "$(bytes "$T/o") $(jq '.budget | .bytes <= .target_bytes and .bytes > 0.94 * .target_bytes' "$T/json")"
     jq -r '.budget.kl_expected' "$T/json" >>"$T/expected"
 done
+b $M/llama -o "$T/o" --target-bytes 5.5bpw --force --json >"$T/json" || echo 'not ok bits a weight'
+same 'bits a weight: 304,128 of them' 209088 "$(jq .budget.target_bytes "$T/json")"
 ok 'more bytes, less harm' sort -rg -c "$T/expected"
 ok 'verify finds nothing' $OUNCE verify "$T/o" -q
 

@@ -21,6 +21,10 @@ $OUNCE convert tests/golden/gguf/llama.gguf -o "$T/llama" --to f32 -q >/dev/null
 for m in mixtral qwen2 jamba; do
     cp -rL $M/$m "$T/$m" && chmod -R u+w "$T/$m" && cp "$T"/llama/tokenizer* "$T/$m" || echo "not ok $m"
 done
+for i in 1 2 3 4; do echo '{"ids":[5,9,33,2,71,8,90,14]}'; done >"$T/cal.jsonl"
+$OUNCE quantize "$T/qwen2" -o "$T/folded" --scheme W8A8 --method smoothquant --calibration "$T/cal.jsonl" -q >/dev/null 2>"$T/err" || echo 'not ok smoothquant'
+$OUNCE kl "$T/qwen2" "$T/folded" --text "$T/text" --ctx 48 -q --json --by-module >"$T/out" 2>"$T/err"
+ok 'scales that were moved: a warning' grep -q 'warning: model.layers.0.*norm.*: not as in .*/qwen2: scales were moved between modules' "$T/err"
 for c in 'llama W8A8' 'llama W4A16 --group-size 32' 'mixtral W4A16_ASYM --group-size 16' 'qwen2 W8A16' 'jamba FP8_DYNAMIC'; do
     set -- $c
     $OUNCE quantize "$T/$1" -o "$T/q" --scheme ${*:2} --force -q >/dev/null 2>"$T/err"
