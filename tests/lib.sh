@@ -46,3 +46,16 @@ poison() {
     begin=$(tail -c +9 "$1" | head -c "$n" | jq -r --arg t "$2" '.[$t].data_offsets[0]')
     printf "$4" | dd of="$1" bs=1 seek=$((8 + n + begin + $3)) conv=notrunc status=none
 }
+
+# SEQUENCES LENGTH VOCABULARY SEED: lines of ids, as calibration takes them.
+ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
+
+# FOLDER TENSOR: a hash of its bytes.
+tensor() {
+    python3 -c '
+import hashlib, json, struct, sys
+d = open(sys.argv[1] + "/model.safetensors", "rb").read()
+n = struct.unpack("<Q", d[:8])[0]
+a, b = json.loads(d[8:8 + n])[sys.argv[2]]["data_offsets"]
+print(hashlib.sha256(d[8 + n + a:8 + n + b]).hexdigest())' "$1" "$2"
+}

@@ -3,7 +3,6 @@
 # FULL=N: so many points for each command at which the disk is full (6; 0: at every call); SEED=N: others.
 . tests/lib.sh
 M=tests/golden/models RANDOM=${SEED:-1} FULL=${FULL:-6}
-ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
 ids 8 36 90 1 >"$T/cal.jsonl"
 : >"$T/empty.jsonl"
 echo '{"ids":[5]}' >"$T/one.jsonl"

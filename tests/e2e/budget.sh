@@ -1,7 +1,6 @@
 # ounce quantize --target-bytes: what is chosen keeps to the budget, is the same however it is made, loads, and gives bits to the modules that need them.
 . tests/lib.sh
 M=tests/golden/models
-ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
 ids 24 48 300 1 >"$T/cal.jsonl"
 ids 24 48 95 2 >"$T/few.jsonl"
 b() { local m=$1; shift; $OUNCE quantize "$m" -q --calibration "$T/cal.jsonl" --num-calibration-samples 24 --max-seq-length 48 "$@"; }

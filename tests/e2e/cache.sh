@@ -2,8 +2,6 @@
 . tests/lib.sh
 M=tests/golden/models
 
-# SEQUENCES LENGTH VOCABULARY SEED: lines of ids.
-ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
 ids 8 40 96 1 >"$T/cal.jsonl"
 ids 48 64 320 1 >"$T/llama.jsonl"
 q() { $OUNCE quantize "$1" -o "$2" -q --calibration "$T/cal.jsonl" --num-calibration-samples 8 --max-seq-length 40 "${@:3}"; } # MODEL OUT ...
@@ -94,14 +92,6 @@ ok 'scales a hundredth of that: much' awk -v a="$(kl "$T/plain" "$T/small")" -v 
 # GPTQ: what comes before the cache is as without it, what comes after is fitted to it.
 L=(--method gptq --scheme W4A16 --group-size 32 --calibration "$T/llama.jsonl" --num-calibration-samples 48 --max-seq-length 64)
 $OUNCE quantize $M/llama -o "$T/g" -q "${L[@]}" >"$T/out" && $OUNCE quantize $M/llama -o "$T/gkv" -q "${L[@]}" --kv-cache-scheme fp8 -t 1 >"$T/out" || echo 'not ok gptq'
-tensor() { # FOLDER TENSOR: a hash of its bytes
-    python3 -c '
-import hashlib, json, struct, sys
-d = open(sys.argv[1] + "/model.safetensors", "rb").read()
-n = struct.unpack("<Q", d[:8])[0]
-a, b = json.loads(d[8:8 + n])[sys.argv[2]]["data_offsets"]
-print(hashlib.sha256(d[8 + n + a:8 + n + b]).hexdigest())' "$1" "$2"
-}
 for p in q k v; do same "gptq: ${p}_proj of the first layer is as without" "$(tensor "$T/g" model.layers.0.self_attn.${p}_proj.weight_packed)" "$(tensor "$T/gkv" model.layers.0.self_attn.${p}_proj.weight_packed)"; done
 ok 'gptq: o_proj is fitted to the rounded cache' test "$(tensor "$T/g" model.layers.0.self_attn.o_proj.weight_packed)" != "$(tensor "$T/gkv" model.layers.0.self_attn.o_proj.weight_packed)"
 ok 'gptq: it is sound' $OUNCE verify "$T/gkv" -q

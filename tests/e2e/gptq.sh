@@ -2,8 +2,6 @@
 . tests/lib.sh
 M=tests/golden/models
 
-# SEQUENCES LENGTH VOCABULARY SEED: lines of ids.
-ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
 ids 48 64 320 1 >"$T/cal.jsonl"
 ids 48 64 320 2 >"$T/other.jsonl"
 ids 8 64 280 3 >"$T/few.jsonl"

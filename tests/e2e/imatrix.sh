@@ -1,7 +1,6 @@
 # ounce quantize --method imatrix: scales by the importance of columns: what they cost, beside rounding to nearest, and what the rest of the calibrated methods have.
 . tests/lib.sh
 M=tests/golden/models
-ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
 ids 8 40 96 1 >"$T/cal.jsonl"
 ids 8 64 280 2 >"$T/few.jsonl"
 q() { $OUNCE quantize "$1" -o "$2" -q --method imatrix --calibration "$T/cal.jsonl" --num-calibration-samples 8 --max-seq-length 40 --force "${@:3}"; } # MODEL OUT ...

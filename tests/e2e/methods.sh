@@ -2,7 +2,6 @@
 # speaks of, and nothing else, or is refused; what the report and the log say of errors and experts.
 . tests/lib.sh
 M=tests/golden/models
-ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
 ids 8 36 90 1 >"$T/cal.jsonl"
 ids 8 36 90 2 >"$T/other.jsonl"
 q() { local m=$1 && shift && $OUNCE_RELEASE quantize $M/$m -q --force --calibration "$T/cal.jsonl" --num-calibration-samples 8 --max-seq-length 36 "$@" >"$T/report" 2>"$T/err" || { echo "not ok $m $*" && cat "$T/err"; }; }

@@ -1,17 +1,8 @@
 # ounce quantize --moe-calibrate-all-experts: experts that too few tokens reach are calibrated on all tokens of their layer, gate, up and down; the others as without.
 . tests/lib.sh
 M=tests/golden/models
-ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
 ids 2 20 280 1 >"$T/40.jsonl"
 ids 6 48 280 2 >"$T/288.jsonl"
-tensor() { # FOLDER TENSOR: a hash of its bytes
-    python3 -c '
-import hashlib, json, struct, sys
-d = open(sys.argv[1] + "/model.safetensors", "rb").read()
-n = struct.unpack("<Q", d[:8])[0]
-a, b = json.loads(d[8:8 + n])[sys.argv[2]]["data_offsets"]
-print(hashlib.sha256(d[8 + n + a:8 + n + b]).hexdigest())' "$1" "$2"
-}
 q() { # MODEL OUT TOKENS ...
     $OUNCE quantize "$1" -o "$2" -q --calibration "$T/$3.jsonl" --num-calibration-samples "$(wc -l <"$T/$3.jsonl")" --max-seq-length 48 --force --json "${@:4}" >"$T/r.json" 2>"$T/err" || { echo "not ok $2: ${*:4}" && cat "$T/err"; }
 }

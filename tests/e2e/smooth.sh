@@ -2,17 +2,11 @@
 . tests/lib.sh
 M=tests/golden/models
 
-ids() { awk -v n="$1" -v k="$2" -v v="$3" -v s="$4" 'BEGIN { srand(s); while (n--) { l = ""; for (i = 0; i < k; i++) l = l (i ? "," : "") int(3 + rand() * (v - 3)); print "{\"ids\":[" l "]}" } }'; }
 ids 24 64 90 1 >"$T/cal.jsonl"
 json() { jq -rc "$2" "$1"; } # FILE FILTER
 S=(-q --calibration "$T/cal.jsonl" --num-calibration-samples 24 --max-seq-length 64)
 s() { local m=$1 && shift && $OUNCE quantize $M/$m "${S[@]}" "$@"; }
 head_of() { head -c $(($(od -An -tu8 -N8 "$1") + 8)) "$1" | tail -c +9; }
-tensor() { # FOLDER NAME: its bytes
-    local f=$1/model.safetensors n from to
-    n=$(od -An -tu8 -N8 "$f") && from=$(head_of "$f" | jq --arg n "$2" '.[$n].data_offsets[0]') && to=$(head_of "$f" | jq --arg n "$2" '.[$n].data_offsets[1]')
-    tail -c +$((9 + n + from)) "$f" | head -c $((to - from)) | sha256sum
-}
 
 fails 'no calibration' 2 '--calibration: SmoothQuant needs text' $OUNCE quantize $M/llama -o "$T/o" --scheme W8A8 --method smoothquant
 fails 'an unknown method' 2 '--method: must be one of rtn|gptq|imatrix|smoothquant|awq|smoothquant+gptq|awq+gptq' s llama -o "$T/o" --scheme W8A8 --method gptq+awq
