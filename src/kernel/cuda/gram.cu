@@ -12,7 +12,7 @@ struct oz_gram {
     float *sum;           /* [n, n]; until closed, of each band as far as its end */
 };
 
-void oz_cuda_gram_free(oz_dev *dev, oz_gram **p) {
+static void gram_free(oz_dev *dev, oz_gram **p) {
     oz_gram *g = *p;
     if (!g) return;
     const oz_ops *ops = oz_dev_ops(dev);
@@ -22,7 +22,7 @@ void oz_cuda_gram_free(oz_dev *dev, oz_gram **p) {
     *p = NULL;
 }
 
-oz_status oz_cuda_gram_new(oz_gram **out, oz_dev *dev, int64_t n, const char *what, oz_err *err) {
+static oz_status gram_new(oz_gram **out, oz_dev *dev, int64_t n, const char *what, oz_err *err) {
     OZ_NEED(oz_cuda(dev)->lt, err, OZ_E_UNSUPPORTED, "cuda: calibration needs cuBLASLt, which is not here; --device cpu does without");
     const oz_ops *ops = oz_dev_ops(dev);
     oz_gram *g = (oz_gram *)oz_alloc(sizeof *g);
@@ -31,7 +31,7 @@ oz_status oz_cuda_gram_new(oz_gram **out, oz_dev *dev, int64_t n, const char *wh
     oz_status st = ops->mem_new((void **)&g->rows, dev, (size_t)(g->room * g->ld) * 2, what, err);
     if (st == OZ_OK) st = ops->mem_new((void **)&g->sum, dev, (size_t)n * (size_t)n * sizeof(float), what, err);
     if (st == OZ_OK) *out = g;
-    else oz_cuda_gram_free(dev, &g);
+    else gram_free(dev, &g);
     return st;
 }
 
@@ -59,7 +59,7 @@ static void flush(oz_cuda_dev *d, oz_gram *g) {
     g->held = 0;
 }
 
-void oz_cuda_gram_add(oz_dev *dev, oz_gram *g, const float *x, int64_t ld, int64_t n_rows) {
+static void gram_add(oz_dev *dev, oz_gram *g, const float *x, int64_t ld, int64_t n_rows) {
     oz_cuda_dev *d = oz_cuda(dev);
     for (int64_t r = 0, n; r < n_rows; r += n) {
         n = n_rows - r < g->room - g->held ? n_rows - r : g->room - g->held;
@@ -85,7 +85,7 @@ static __global__ void diagonal_of(float *to, const float *a, int64_t n) {
     if (i < n) to[i] = a[i * n + i];
 }
 
-float *oz_cuda_gram_close(oz_dev *dev, oz_gram *g, float *diagonal) {
+static float *gram_close(oz_dev *dev, oz_gram *g, float *diagonal) {
     oz_cuda_dev *d = oz_cuda(dev);
     const unsigned wide = (unsigned)((g->n + THREADS - 1) / THREADS);
     flush(d, g);
@@ -114,8 +114,8 @@ static __global__ void ranges(oz_range r, const float *x, int64_t ld, int64_t n_
     r.min[c] = MUTATED(RANGE_MIN) ? -high : low, r.max[c] = high, r.sum[c] = sum, r.squares[c] = squares;
 }
 
-void oz_cuda_range_add(oz_dev *dev, const oz_range *r, const float *x, int64_t ld, int64_t n_rows, int64_t n) {
+static void range_add(oz_dev *dev, const oz_range *r, const float *x, int64_t ld, int64_t n_rows, int64_t n) {
     oz_launch(oz_cuda(dev), ranges, dim3((unsigned)((n + 63) / 64)), dim3(64), 0, *r, x, ld, n_rows, n);
 }
 
-extern const oz_calib_ops oz_cuda_calib = {oz_cuda_gram_new, oz_cuda_gram_free, oz_cuda_gram_add, oz_cuda_gram_close, oz_cuda_factor, &oz_cuda_tile_ops, &oz_cuda_trial_ops, oz_cuda_range_add};
+extern const oz_calib_ops oz_cuda_calib = {gram_new, gram_free, gram_add, gram_close, oz_cuda_factor, &oz_cuda_tile_ops, &oz_cuda_trial_ops, range_add};

@@ -175,13 +175,8 @@ void oz_gemm_lt_expand(oz_cuda_dev *d, const oz_linear_args *a);
 extern const oz_calib_ops oz_cuda_calib;
 extern const oz_tile_ops oz_cuda_tile_ops;
 extern const oz_trial_ops oz_cuda_trial_ops;
-oz_status oz_cuda_gram_new(oz_gram **out, oz_dev *d, int64_t n, const char *what, oz_err *err);
-void oz_cuda_gram_free(oz_dev *d, oz_gram **g);
-void oz_cuda_gram_add(oz_dev *d, oz_gram *g, const float *x, int64_t ld, int64_t n_rows);
-float *oz_cuda_gram_close(oz_dev *d, oz_gram *g, float *diagonal);
 oz_status oz_cuda_factor(bool *is_definite, oz_dev *d, const oz_factoring *f, const char *what, oz_err *err);
 void oz_cuda_factor_close(oz_cuda_dev *d);
-void oz_cuda_range_add(oz_dev *d, const oz_range *r, const float *x, int64_t ld, int64_t n_rows, int64_t n);
 
 /* ceiling.cu */
 void oz_cuda_ceiling(oz_dev *d, oz_ceiling *out);
