@@ -8,7 +8,7 @@
 #include "quantize/internal.h"
 
 enum { STEPS = OZ_CLIP_SHRINKS };
-static const float SHRINK = 0.03f; /* of the range, a step */
+static float shrink(int step) { return 1 - 0.03f * (float)step; } /* of the range */
 
 typedef struct clip {
     const oz_quantize_item *item;
@@ -52,7 +52,7 @@ static oz_status group_clip(float *scale, float *zero, double sums[3], const cli
     shrinks s = {.n = 0};
     OZ_TRY(oz_rtn_observe(&min, &max, &c->rtn, w, n, err));
     for (; s.n < STEPS; s.n++) {
-        const float by = 1 - SHRINK * (float)s.n;
+        const float by = shrink(s.n);
         OZ_TRY(oz_rtn_scale(&s.scale[s.n], &s.zero[s.n], &c->rtn, min * by, max * by, err));
     }
     for (int64_t at = c0, len; at < c0 + n; at += len) {
@@ -92,7 +92,7 @@ static oz_status device_clip(clip *c, const oz_sample *x, oz_stream *s, oz_dev *
     OZ_TRY(oz_big_new((void **)&c->scales, (size_t)(2 * n) * sizeof(float), what, err));
     c->zeros = c->scales + n;
     oz_clip_args a = {.x = x->rows, .rtn = &rtn, .scales = c->scales, .zeros = c->zeros, .sums = c->sums};
-    for (int i = 0; i < STEPS; i++) a.shrinks[i] = 1 - SHRINK * (float)i;
+    for (int i = 0; i < STEPS; i++) a.shrinks[i] = shrink(i);
     OZ_TRY(oz_trial_new(&t, dev, c->item, x->n, s->pool, err));
     oz_status st = ops->clip(dev, t, &a, what, err);
     ops->close(dev, &t);
