@@ -1,15 +1,16 @@
 #!/bin/bash
-# make bench-quality: makes a checkpoint of every row below and measures it, beside what llm-compressor reaches at the same bytes on the same text (docs/quality.md).
+# make bench-quality: makes a checkpoint of every row below and measures it, beside what llm-compressor and llama.cpp reach at the same bytes on the same text (docs/quality.md).
 #   TEXT=wiki.test.raw       WikiText-2, raw test split
 #   CALIBRATION=cal.jsonl    128 sequences of 512 tokens; made by bench/calibration_set.py where GSM8K=gsm8k_train20.jsonl is given instead
 #   MODEL=DIR                SmolLM2 in bf16; made of the published GGUF where it is not given
 #   OFF=DIR                  the same function with its columns rescaled off the grid of Q4_1: its rows come second, without the peer's figures
 #   PEERS=1                  llm-compressor and llama.cpp on the same models and texts, too (bench/quality_peers.sh), minutes to hours
-#   TOKENS=32768 SAMPLES=128 THREADS=1 ONLY=PATTERN (of a row's name) OUT=build/quality
-# What is there already is not made again. CPU seconds are those of the whole command; they are worth something on a quiet machine alone.
+#   TOKENS=32768 SAMPLES=128 THREADS=1 JOBS=1 (rows at a time) ONLY=PATTERN (of a row's name) OUT=build/quality
+# What is there already is not made again. CPU seconds are those of the whole command; they are worth something on a quiet machine alone. Where there is a GPU, rows are calibrated and measured on it.
 set -eu
 cd "$(dirname "$0")/.."
-out=${OUT:-build/quality} tokens=${TOKENS:-32768} samples=${SAMPLES:-128} threads=${THREADS:-1}
+export out=${OUT:-build/quality} tokens=${TOKENS:-32768} samples=${SAMPLES:-128} threads=${THREADS:-1} TEXT CALIBRATION
+jobs=${JOBS:-1}
 : "${TEXT:?expected the path of WikiText-2, raw test split}"
 mkdir -p "$out"
 if [ -z "${MODEL:-}" ]; then
@@ -22,43 +23,53 @@ if [ -z "${CALIBRATION:-}" ]; then
     [ -e "$CALIBRATION" ] || python3 bench/calibration_set.py "$MODEL" "$TEXT" "$GSM8K" >"$CALIBRATION"
 fi
 
-# name | scheme | method | llm-compressor's best | at the least | goal
-rows='W8A16-rtn|W8A16|rtn|0.00323|0.0030|0.0026
-W8A16|W8A16|gptq|0.00323|0.0030|0.0026
-W8A8|W8A8|gptq|0.01467|0.0140|0.0100
-W8A8-smooth-rtn|W8A8|smoothquant|0.01467|0.0140|0.0100
-W8A8-smooth|W8A8|smoothquant+gptq|0.01467|0.0140|0.0100
-FP8|FP8_DYNAMIC|gptq|0.02876|0.0270|0.0200
-FP8-smooth|FP8_DYNAMIC|smoothquant+gptq|0.02876|0.0270|0.0200
-W4A16|W4A16 --group-size 64|gptq|0.21597|0.200|0.150
-W4A16-awq|W4A16 --group-size 64|awq+gptq|0.21597|0.200|0.150
-W4A16_ASYM|W4A16_ASYM --group-size 64|gptq|0.14314|0.135|0.100
-W4A16_ASYM-awq-rtn|W4A16_ASYM --group-size 64|awq|0.16283|0.163|0.100
-W4A16_ASYM-awq|W4A16_ASYM --group-size 64|awq+gptq|0.14314|0.135|0.100'
+# name | options | method | the peer's best on the given model: llm-compressor's; llama.cpp's with importance at the bytes of Q4_0, Q4_K_M, Q6_K | goal
+table='W8A16-rtn|--scheme W8A16|rtn|0.00323|0.0026
+W8A16|--scheme W8A16|gptq|0.00323|0.0026
+W8A8|--scheme W8A8|gptq|0.01467|0.0100
+W8A8-smooth-rtn|--scheme W8A8|smoothquant|0.01467|0.0100
+W8A8-smooth|--scheme W8A8|smoothquant+gptq|0.01467|0.0100
+FP8|--scheme FP8_DYNAMIC|gptq|0.02876|0.0200
+FP8-smooth|--scheme FP8_DYNAMIC|smoothquant+gptq|0.02876|0.0200
+W4A16|--scheme W4A16 --group-size 64|gptq|0.21597|0.150
+W4A16-awq|--scheme W4A16 --group-size 64|awq+gptq|0.21597|0.150
+W4A16_ASYM|--scheme W4A16_ASYM --group-size 64|gptq|0.14314|0.100
+W4A16_ASYM-awq-rtn|--scheme W4A16_ASYM --group-size 64|awq|0.16283|0.100
+W4A16_ASYM-awq|--scheme W4A16_ASYM --group-size 64|awq+gptq|0.14314|0.100
+Q4_0-bytes|--target-bytes 59885568|awq+gptq|0.17505|0.175
+Q4_K_M-bytes|--target-bytes 73446912|gptq|0.03543|0.0354
+Q4_K_M-bytes-awq|--target-bytes 73446912|awq+gptq|0.03543|0.0354
+Q6_K-bytes|--target-bytes 106375680|gptq|0.00955|0.0096'
 
-TIMEFORMAT='%U %S'
-row() { # MODEL PREFIX NAME SCHEME METHOD PEER LEAST GOAL
-    local q=$out/$2$3 text=() cpu=- rss=-
-    [ "$5" = rtn ] || text=(--calibration "$CALIBRATION" --num-calibration-samples "$samples" --max-seq-length 512)
-    if [ ! -e "$q" ]; then # with --resume, what was broken off
-        [ "$5" = rtn ] || text+=(--resume)
-        # shellcheck disable=SC2086
-        { time ./ounce quantize "$1" -o "$q" -t "$threads" --scheme $4 --method "$5" "${text[@]}" -q --json >"$q.json" 2>"$q.err"; } 2>"$q.time" || { cat "$q.err" >&2; exit 1; }
-    fi
-    [ -e "$q.time" ] && cpu=$(awk '{ printf "%.0f", $1 + $2 }' "$q.time") rss=$(jq '.peak_rss_bytes / 1e6 | floor' "$q.json")
-    [ -e "$q.kl" ] || { ./ounce kl "$1" "$q" --text "$TEXT" --limit-tokens "$tokens" --json -q >"$q.kl.part" 2>"$q.err" && mv "$q.kl.part" "$q.kl"; } || { cat "$q.err" >&2; exit 1; }
-    jq -r --arg n "$2$3" --arg s "$4, $5" --arg r "$6 | $7 | $8 | $cpu | $rss" 'if type == "array" then .[0] else . end | (.mean_kl * 1e5 | round / 1e5 | tostring) as $kl
-        | "| \($n) | \($s) | \($kl) ± \(.kl_se_windows * 1e5 | round / 1e5) | \(.top1_agreement * 1e4 | round / 100) | \(.ppl * 1e3 | round / 1e3) | \($r) |"' "$q.kl"
+rows() { # of each model the wanted ones, a NUL behind every field: prefix, model, name, options, method, peer, goal
+    local of row
+    for of in "|$MODEL" ${OFF:+"off-|$OFF"}; do
+        while read -r row; do
+            # shellcheck disable=SC2254
+            case ${row%%|*} in ${ONLY:-*}) printf '%s\n' "$of|$row" | tr '|\n' '\0\0' ;; esac
+        done <<<"$table"
+    done
 }
-echo '| name | scheme, method | mean KL ± s.e. over windows | top-1 % | perplexity | llm-compressor | at the least | goal | CPU s | peak MB |'
+make_row() {
+    local q=$out/$1$3 text=() TIMEFORMAT='%U %S'
+    [ "$5" = rtn ] || text=(--calibration "$CALIBRATION" --num-calibration-samples "$samples" --max-seq-length 512)
+    [ ! -e "$q.gptq" ] || text+=(--resume) # what was broken off
+    if [ ! -e "$q" ]; then
+        # shellcheck disable=SC2086
+        { time ./ounce quantize "$2" -o "$q" -t "$threads" $4 --method "$5" "${text[@]}" -q --json >"$q.json" 2>"$q.err"; } 2>"$q.time" || { cat "$q.err" >&2; return 1; }
+    fi
+    [ -e "$q.kl" ] || { ./ounce kl "$2" "$q" --text "$TEXT" --limit-tokens "$tokens" --dtype f32 --json -q >"$q.kl.part" 2>"$q.err" && mv "$q.kl.part" "$q.kl"; } || { cat "$q.err" >&2; return 1; }
+}
+print_row() {
+    local q=$out/$1$3
+    jq -r --arg of "$1$3 | $4, $5" --arg beside "$6 | $7 | $(awk '{ printf "%.0f", $1 + $2 }' "$q.time")" --slurpfile q "$q.json" '.[0]
+        | "| \($of) | \($q[0].quantized_bytes) | \(.mean_kl * 1e5 | round / 1e5) ± \(.kl_se_windows * 1e5 | round / 1e5) | \(.top1_agreement * 1e4 | round / 100) | \(.ppl * 1e3 | round / 1e3) | \($beside) | \($q[0].peak_rss_bytes / 1e6 | floor) |"' "$q.kl"
+}
+export -f make_row print_row
+rows | xargs -0 -n 7 -P "$jobs" bash -c 'make_row "$@"' _
+echo '| name | options, method | bytes in the linears | mean KL ± s.e. over windows | top-1 % | perplexity | the peer, given model | goal | CPU s | peak MB |'
 echo '|---|---|---|---|---|---|---|---|---|---|'
-for off in '' off-; do
-    [ -z "$off" ] || [ -n "${OFF:-}" ] || continue
-    while IFS='|' read -r name scheme method peer least goal; do
-        # shellcheck disable=SC2254
-        case $name in ${ONLY:-*}) if [ -z "$off" ]; then row "$MODEL" '' "$name" "$scheme" "$method" "$peer" "$least" "$goal"; else row "$OFF" off- "$name" "$scheme" "$method" - "$least" "$goal"; fi ;; esac
-    done <<<"$rows"
-done
+rows | xargs -0 -n 7 bash -c 'print_row "$@"' _
 if [ -n "${PEERS:-}" ]; then
     echo && TOKENS=$tokens bench/quality_peers.sh "$MODEL" "$CALIBRATION" "$TEXT" "$out/peers"
     [ -z "${OFF:-}" ] || { echo && TOKENS=$tokens bench/quality_peers.sh "$OFF" "$CALIBRATION" "$TEXT" "$out/off-peers"; }

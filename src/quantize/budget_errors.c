@@ -125,17 +125,15 @@ static oz_status module_errors(job *j, oz_budget_set *set, const oz_quantize_ite
     return st;
 }
 
-/* By GPTQ: 1 / U^2. A column that the text gives nothing costs nothing. */
+/* By GPTQ: what its search for scales counts a column. One that the text gives nothing costs nothing. */
 static oz_status importance_fill(double *out, job *j, input *in, oz_err *err) {
     memcpy(out, in->squares, (size_t)in->n * sizeof *out);
     if (!j->b->gptq) return OZ_OK;
     oz_factor f = {0};
     OZ_TRY(oz_hessian_close(&in->hessian, in->modules[0], err));
     OZ_TRY(oz_factor_init(&f, &in->hessian, j->b->dampening, j->pool, in->modules[0], err));
-    for (int64_t k = 0; k < in->n; k++) {
-        const double u = (double)f.u[k * in->n + k];
-        if (in->squares[f.perm[k]] > 0) out[f.perm[k]] = 1 / (u * u);
-    }
+    for (int64_t c = 0; c < in->n; c++)
+        if (in->squares[c] > 0) out[c] = (double)f.importance[c];
     oz_factor_deinit(&f);
     return OZ_OK;
 }

@@ -5,7 +5,7 @@
  * block of the factor, or of the Hessian, is in shared memory too. Columns outside the block are the library's, in products of f32. */
 #include "kernel/cuda/rounding.cuh"
 
-enum { THREADS = 128, ROWS = OZ_TILE_ALIGN, BLOCK = OZ_GPTQ_BLOCK, SET = 16, OWN = SET / 4, PITCH = ROWS + 2 /* its columns fall into different banks for the four */, PARTS = 512 };
+enum { THREADS = 128, ROWS = OZ_TILE_ALIGN, BLOCK = OZ_GPTQ_BLOCK, SET = 16, OWN = SET / 4, PITCH = ROWS + 2 /* its columns fall into different banks for the four */ };
 
 /* ---- rows in and out ---- */
 
@@ -347,11 +347,9 @@ static __global__ void dotted(double *parts, const float *x, const float *y, flo
 
 static double dot(oz_dev *dev, const oz_tile *t, const float *x, const float *y, float less) {
     oz_cuda_dev *d = oz_cuda(dev);
-    double parts[PARTS], sum = 0, *to = (double *)(d->work + OZ_LT_WORK_BYTES);
+    double *to = (double *)(d->work + OZ_LT_WORK_BYTES);
     oz_launch(d, dotted, dim3(PARTS), dim3(256), 0, to, x, y, less, t->n * t->ld);
-    oz_dev_ops(dev)->download(dev, parts, to, sizeof parts);
-    for (int i = 0; i < PARTS; i++) sum += parts[i];
-    return sum;
+    return parts_sum(dev, to);
 }
 
 static bool failed(oz_dev *dev, const oz_tile *t) {

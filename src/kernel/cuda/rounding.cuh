@@ -43,4 +43,14 @@ static __device__ double block_sum_f64(double v) {
     return s;
 }
 
+enum { PARTS = 512 }; /* blocks that each sum a part in f64 */
+
+/* The sum of PARTS doubles on the device, in their order. */
+static inline double parts_sum(oz_dev *dev, const double *there) {
+    double parts[PARTS], sum = 0;
+    oz_dev_ops(dev)->download(dev, parts, there, sizeof parts);
+    for (double part : parts) sum += part;
+    return sum;
+}
+
 #endif

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "kernel/cuda/rounding.cuh"
 
-enum { THREADS = 128, PARTS = 512 };
+enum { THREADS = 128 };
 
 struct oz_trial {
     int64_t rows, cols, n_tok;
@@ -108,16 +108,14 @@ static double trial_error(oz_dev *dev, oz_trial *t, const float *x, const float 
     oz_cuda_dev *d = oz_cuda(dev);
     const oz_ops *ops = oz_dev_ops(dev);
     const int64_t group = rtn->group_size > 0 ? rtn->group_size : t->cols, n_groups = (t->cols + group - 1) / group;
-    double parts[PARTS], sum = 0, *to = (double *)(d->work + OZ_LT_WORK_BYTES);
+    double *to = (double *)(d->work + OZ_LT_WORK_BYTES);
     ops->upload(dev, t->x, x, (size_t)(t->n_tok * t->cols) * sizeof(float));
     ops->upload(dev, t->by, by, (size_t)t->cols * sizeof(float));
     oz_launch(d, rounded_by, dim3((unsigned)((t->rows * n_groups + THREADS / 32 - 1) / (THREADS / 32))), dim3(THREADS), 0, t->rounded, (const float *)t->w, (const float *)t->by, rounding_of(rtn), t->rows, t->cols,
               group, n_groups);
     outputs(d, t, t->got, t->rounded);
     oz_launch(d, differing, dim3(PARTS), dim3(256), 0, to, (const float *)t->got, (const float *)t->y, t->rows * t->n_tok);
-    ops->download(dev, parts, to, sizeof parts);
-    for (int i = 0; i < PARTS; i++) sum += parts[i];
-    return sum;
+    return parts_sum(dev, to);
 }
 
 /* ---- clipping: all factors of a piece of columns at once, and the weights themselves as one more ---- */
@@ -209,7 +207,6 @@ static oz_status trial_clip(oz_dev *dev, oz_trial *t, const oz_clip_args *a, con
     shrinks s;
     clip_room m;
     void *mem;
-    double parts[3 * PARTS];
     memcpy(s.by, a->shrinks, sizeof s.by);
     OZ_TRY(ops->mem_new(&mem, dev, (size_t)(TRIED * n + 3 * PARTS) * sizeof(double) + (size_t)(2 * piece + OZ_CLIP_PIECE * OZ_CLIP_PIECE + 4 * n) * sizeof(float), what, err));
     m.loss = (double *)mem, m.sums = m.loss + TRIED * n, m.gram = (float *)(m.sums + 3 * PARTS), m.e = m.gram + OZ_CLIP_PIECE * OZ_CLIP_PIECE, m.ge = m.e + piece, m.ends = m.ge + piece;
@@ -219,8 +216,7 @@ static oz_status trial_clip(oz_dev *dev, oz_trial *t, const oz_clip_args *a, con
     oz_launch(d, chosen, dim3(PARTS), dim3(256), 0, m, rounding_of(a->rtn), s, n);
     ops->download(dev, a->scales, m.scales, (size_t)n * sizeof(float));
     ops->download(dev, a->zeros, m.zeros, (size_t)n * sizeof(float));
-    ops->download(dev, parts, m.sums, sizeof parts);
-    for (int i = 0; i < 3 * PARTS; i++) a->sums[i / PARTS] = (i % PARTS ? a->sums[i / PARTS] : 0) + parts[i];
+    for (int i = 0; i < 3; i++) a->sums[i] = parts_sum(dev, m.sums + i * PARTS);
     ops->mem_free(dev, mem);
     return OZ_OK;
 }
