@@ -71,6 +71,7 @@ typedef struct oz_trial_ops {
 
 typedef struct oz_gram oz_gram;
 struct oz_calib_ops {
+    size_t (*room)(oz_dev *d); /* bytes of memory that nothing uses */
     /* The sum of x x^T / |x| over rows x (quantize/hessian.c says why), [n, n]. */
     oz_status (*gram_new)(oz_gram **out, oz_dev *d, int64_t n, const char *what, oz_err *err);
     void (*gram_free)(oz_dev *d, oz_gram **g);

@@ -4,7 +4,8 @@
  *   3. the layer is loaded again from there, by the reader that will read it in use, and the sequences go on from where they stopped (model/cut.c).
  * So every product of the model is computed once, and each module is fitted to what it will read. The forward pass is the model's own; nothing here knows a layer from the inside.
  * On the host sequences wait in files: after each layer the state on disk is all there is. A device that calibrates by itself (oz_ops.calib) keeps them in its memory, a slot each; what is
- * on disk is then the checkpoint so far, and work that is taken up sends all sequences through it again. */
+ * on disk is then the checkpoint so far, and work that is taken up sends all sequences through it again. Where its memory does not hold what is handed over within a layer, products of
+ * the layer are computed again. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -372,13 +373,13 @@ static void on_tap(void *arg, const oz_tap *t) {
         if (is_of(&j->inputs[i], t)) input_add(j, &j->inputs[i], t);
 }
 
-static size_t live_bytes(const pass *p, int cut, int64_t n_tok) { return cut ? oz_model_live_bytes(p->m, cut, n_tok) : (size_t)(n_tok * p->j->hidden_size) * sizeof(float); }
+static size_t live_bytes(const job *j, const oz_model *m, int cut, int64_t n_tok) { return cut ? oz_model_live_bytes(m, cut, n_tok) : (size_t)(n_tok * j->hidden_size) * sizeof(float); }
 
 static oz_status sequence_run(pass *p, int64_t i, oz_err *err) {
     job *j = p->j;
     const oz_calibration *c = j->cfg->calibration;
     const int64_t n = c->begin[i + 1] - c->begin[i];
-    const size_t n_in = live_bytes(p, p->from, n), n_out = live_bytes(p, p->to, n);
+    const size_t n_in = live_bytes(j, p->m, p->from, n), n_out = live_bytes(j, p->m, p->to, n);
     char *x = p->x, *y = p->y;
     if (j->on_device) x = y = j->slots + (size_t)i * j->slot_bytes;
     else if (p->has_in) OZ_TRY(oz_rows_read(&p->in, x, p->in_at, n_in, err));
@@ -396,22 +397,37 @@ static oz_status sequence_run(pass *p, int64_t i, oz_err *err) {
 /* Where sequences wait at a cut: in two files by turns, which are kept for the next layer. */
 static char *cut_path(const job *j, int file) { return oz_work_path(&j->work, file ? "cut-1" : "cut-0"); }
 
-/* Slots that hold what is handed over at any of the layer's cuts. */
-static oz_status slots_fit(const pass *p, oz_err *err) {
-    job *j = p->j;
+/* Slots for what is handed over between layers, and at the cuts where it takes no more than `ROOM` of what the device has left; sequences do not wait at the others. */
+static oz_status slots_fit(job *j, const oz_model *m, oz_err *err) {
+    static const double ROOM = 0.75; /* a layer's Hessians, factors and tiles take the rest */
     const oz_ops *ops = oz_dev_ops(j->cfg->dev);
-    const size_t n = (size_t)j->cfg->calibration->n_seqs;
-    size_t most = 0, total;
+    const size_t n = (size_t)j->cfg->calibration->n_seqs, room = ops->calib->room(j->cfg->dev) + n * j->slot_bytes, at_most = (size_t)(ROOM * (double)room) / n;
+    size_t slot = live_bytes(j, m, 0, j->longest), largest = slot, total;
     void *slots;
-    for (int cut = oz_model_cut_count(p->m); cut >= 0; cut--) most = live_bytes(p, cut, j->longest) > most ? live_bytes(p, cut, j->longest) : most;
-    if (most <= j->slot_bytes) return OZ_OK;
-    OZ_NEED(oz_mul_size(&total, n, most), err, OZ_E_NOMEM, "%zu calibration sequences of %zu bytes each: too large", n, most);
-    if (ops->mem_new(&slots, j->cfg->dev, total, "calibration sequences", err) != OZ_OK)
-        return oz_err_prefix(err, "%zu sequences of up to %" PRId64 " tokens wait on the device (fewer: --num-calibration-samples; --device cpu keeps them in files)", n, j->longest);
-    for (size_t i = 0; i < n && j->slots; i++) ops->copy(j->cfg->dev, (char *)slots + i * most, j->slots + i * j->slot_bytes, j->slot_bytes);
+    for (int cut = oz_model_cut_count(m); cut > 0; cut--) {
+        const size_t n_bytes = live_bytes(j, m, cut, j->longest);
+        largest = n_bytes > largest ? n_bytes : largest, slot = n_bytes > slot && n_bytes <= at_most ? n_bytes : slot;
+    }
+    if (slot <= j->slot_bytes) return OZ_OK;
+    OZ_NEED(oz_mul_size(&total, n, slot), err, OZ_E_NOMEM, "%zu calibration sequences of %zu bytes each: too large", n, slot);
+    if (ops->mem_new(&slots, j->cfg->dev, total, "calibration sequences", err) != OZ_OK) {
+        oz_err_prefix(err, "%zu sequences of up to %" PRId64 " tokens wait on the device (fewer: --num-calibration-samples; --device cpu keeps them in files)", n, j->longest);
+        if (live_bytes(j, m, 0, j->longest) > j->slot_bytes) return OZ_E_NOMEM;
+        oz_err_clear(err); /* slots of an earlier layer do */
+        return OZ_OK;
+    }
+    if (largest > slot)
+        oz_log_info("the calibration sequences inside a layer take up to %.1f GB, more than the device has to spare: where they do not fit they run again from the products before (fewer: --num-calibration-samples)", 1e-9 * (double)n * (double)largest);
+    for (size_t i = 0; i < n && j->slots; i++) ops->copy(j->cfg->dev, (char *)slots + i * slot, j->slots + i * j->slot_bytes, j->slot_bytes);
     ops->mem_free(j->cfg->dev, j->slots);
-    j->slots = slots, j->slot_bytes = most;
+    j->slots = slots, j->slot_bytes = slot;
     return OZ_OK;
+}
+
+/* Whether sequences go on from a cut, or from where they wait already: nothing is done before it, or a device has no room for what it hands over. */
+static bool waits_at(const job *j, const oz_model *m, int cut) {
+    if (cut && oz_model_cut_at(m, cut).is_start) return false;
+    return !j->on_device || live_bytes(j, m, cut, j->longest) <= j->slot_bytes;
 }
 
 static oz_status pass_open(pass *p, oz_err *err) {
@@ -421,9 +437,9 @@ static oz_status pass_open(pass *p, oz_err *err) {
     p->blocks = oz_alloc_array((size_t)n_blocks, sizeof *p->blocks);
     for (int64_t i = 0; i < n_blocks; i++) p->blocks[i] = (int32_t)i;
     p->has_in = j->layer > 0 || p->from;
-    if (j->on_device) return slots_fit(p, err);
-    OZ_TRY(oz_big_new((void **)&p->x, live_bytes(p, p->from, j->longest), "activations", err));
-    OZ_TRY(oz_big_new((void **)&p->y, live_bytes(p, p->to, j->longest), "activations", err));
+    if (j->on_device) return slots_fit(j, p->m, err);
+    OZ_TRY(oz_big_new((void **)&p->x, live_bytes(j, p->m, p->from, j->longest), "activations", err));
+    OZ_TRY(oz_big_new((void **)&p->y, live_bytes(j, p->m, p->to, j->longest), "activations", err));
     if (p->has_in) OZ_TRY(oz_rows_open(&p->in, p->from ? cut_path(j, j->file) : residual_path(j, j->layer, ""), false, err));
     return p->has_out ? oz_rows_open(&p->out, p->to ? cut_path(j, !j->file) : residual_path(j, j->layer + 1, ".new"), true, err) : OZ_OK;
 }
@@ -789,11 +805,12 @@ static oz_status next_cut(job *j, const oz_model *m, oz_err *err) {
 
 static oz_status sequences_go_on(job *j, oz_model *m, oz_err *err) {
     OZ_TRY(next_cut(j, m, err));
-    const bool is_start = j->cut && oz_model_cut_at(m, j->cut).is_start;
     if (!j->cut && j->layer + 1 == j->n_layers) return OZ_OK;
+    if (j->on_device) OZ_TRY(slots_fit(j, m, err));
+    const bool waits = waits_at(j, m, j->cut);
     if (j->cut) OZ_TRY(experts_cover(j, m, j->waits, j->cut, err));
-    OZ_TRY(sequences_run(j, m, &(pass){.from = j->waits, .to = j->cut, .tap = j->cut > 0, .has_out = !is_start}, err));
-    if (!is_start) j->waits = j->cut, j->file = !j->file;
+    OZ_TRY(sequences_run(j, m, &(pass){.from = j->waits, .to = j->cut, .tap = j->cut > 0, .has_out = waits}, err));
+    if (waits) j->waits = j->cut, j->file = !j->file;
     return OZ_OK;
 }
 

@@ -268,6 +268,18 @@ static void trial_compare(dck *k, const both *b, const shape *s) {
     free(x);
 }
 
+/* What is taken is not free, and is free again. */
+static void room_check(dck *k) {
+    const size_t taken = 1 << 28, before = k->ops->calib->room(k->dev);
+    void *p;
+    oz_err e = {0};
+    k->c->n_cases++;
+    if (!good(k, k->ops->mem_new(&p, k->dev, taken, "room", &e), &e)) return;
+    const size_t less = k->ops->calib->room(k->dev);
+    k->ops->mem_free(k->dev, p);
+    if (less > before - taken || k->ops->calib->room(k->dev) < less + taken) ck_fail(k->c, "%zu bytes free, %zu of which taken: %zu, given back: %zu", before, taken, less, k->ops->calib->room(k->dev));
+}
+
 static void shape_run(dck *k, const shape *s) {
     both b = {.pool = oz_pool_new(3), .w = malloc(sizeof(float) * (size_t)(s->rows * s->n))};
     k->c->n_cases++;
@@ -289,6 +301,7 @@ static void shape_run(dck *k, const shape *s) {
 void ck_calibration(dck *k) {
     if (!k->ops->calib) return;
     if (oz_blas_init(1, NULL) != OZ_OK) ck_fail(k->c, "no room for BLAS");
+    if (!ck_skip(k->c)) room_check(k);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (!ck_skip(k->c)) shape_run(k, &shapes[i]);
 }

@@ -118,4 +118,10 @@ static void range_add(oz_dev *dev, const oz_range *r, const float *x, int64_t ld
     oz_launch(oz_cuda(dev), ranges, dim3((unsigned)((n + 63) / 64)), dim3(64), 0, *r, x, ld, n_rows, n);
 }
 
-extern const oz_calib_ops oz_cuda_calib = {gram_new, gram_free, gram_add, gram_close, oz_cuda_factor, &oz_cuda_tile_ops, &oz_cuda_trial_ops, range_add};
+static size_t room(oz_dev *dev) {
+    size_t n_free = 0, n_all;
+    oz_cuda_note(oz_cuda(dev), cudaMemGetInfo(&n_free, &n_all));
+    return n_free;
+}
+
+extern const oz_calib_ops oz_cuda_calib = {room, gram_new, gram_free, gram_add, gram_close, oz_cuda_factor, &oz_cuda_tile_ops, &oz_cuda_trial_ops, range_add};
