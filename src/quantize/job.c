@@ -1,0 +1,235 @@
+/* A whole checkpoint with calibration text, layer by layer, and in a layer by what its linear modules read, in the order of the forward pass:
+ *   1. all calibration sequences run up to there, through what is made so far; taps sum up what the modules read: Hessians for GPTQ, the range for a static scale;
+ *   2. the modules are quantized, by GPTQ or to the nearest, and written to their places in the new checkpoint;
+ *   3. the layer is loaded again from there, by the reader that will read it in use, and the sequences go on from where they stopped (model/cut.c).
+ * So every product of the model is computed once, and each module is fitted to what it will read. The forward pass is the model's own; nothing here knows a layer from the inside.
+ * On the host sequences wait in files: after each layer the state on disk is all there is. A device that calibrates by itself (oz_ops.calib) keeps them in its memory, a slot each; what is
+ * on disk is then the checkpoint so far, and work that is taken up sends all sequences through it again. Where its memory does not hold what is handed over within a layer, products of
+ * the layer are computed again. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/sha256.h"
+#include "base/str.h"
+#include "quantize/job.h"
+
+/* ---- what the run depends on ---- */
+
+static json_t *hex(oz_sha256 *s) {
+    char out[65];
+    oz_sha256_hex(out, s);
+    return json_string(out);
+}
+
+static void add_json(oz_sha256 *s, const json_t *v) {
+    char *text = json_dumps(v, JSON_SORT_KEYS | JSON_COMPACT);
+    oz_sha256_add(s, text, strlen(text));
+    free(text);
+}
+
+/* The model's config and every byte of its tensors. */
+static oz_status model_digest(char out[65], const oz_job *j, oz_err *err) {
+    const oz_ckpt *c = j->q->ckpt;
+    const size_t n = oz_ckpt_count(c);
+    const oz_tensor **tensors = oz_alloc_array(n + 1, sizeof *tensors);
+    for (size_t i = 0; i < n; i++) tensors[i] = oz_ckpt_at(c, i);
+    oz_sha256 s;
+    oz_sha256_init(&s);
+    add_json(&s, oz_ckpt_config(c));
+    oz_status st = oz_digest_tensors(out, c, tensors, n, j->pool, "reading the model");
+    oz_sha256_add(&s, out, 64);
+    oz_sha256_hex(out, &s);
+    oz_free(tensors);
+    return st;
+}
+
+static oz_status identity(json_t **out, const oz_job *j, oz_err *err) {
+    const oz_quantize *q = j->q;
+    const oz_calibration *c = j->cfg->calibration;
+    oz_sha256 plan, text;
+    char model[65];
+    OZ_TRY(model_digest(model, j, err));
+    oz_sha256_init(&plan);
+    add_json(&plan, q->config);
+    oz_sha256_add(&plan, &q->dampening, sizeof q->dampening);
+    oz_sha256_add(&plan, &q->strength, sizeof q->strength);
+    oz_sha256_add(&plan, &q->all_experts, sizeof q->all_experts);
+    oz_sha256_add(&plan, q->method, strlen(q->method));
+    if (q->transform) oz_sha256_add(&plan, q->transform->name, strlen(q->transform->name)); /* a recipe's, too */
+    for (size_t i = 0; i < q->list.n; i++) oz_sha256_add(&plan, &q->items[i].gptq, sizeof q->items[i].gptq);
+    for (size_t i = 0; i < oz_layout_file_count(q->layout); i++) {
+        size_t n_bytes;
+        const char *name = oz_layout_file(q->layout, i, &n_bytes);
+        oz_sha256_add(&plan, name, strlen(name) + 1);
+        oz_sha256_add(&plan, &n_bytes, sizeof n_bytes);
+    }
+    oz_sha256_init(&text);
+    oz_sha256_add(&text, c->begin, (size_t)(c->n_seqs + 1) * sizeof *c->begin);
+    oz_sha256_add(&text, c->ids, (size_t)c->begin[c->n_seqs] * sizeof *c->ids);
+    *out = json_pack("{s:s, s:s, s:o, s:I, s:I, s:s, s:o, s:s}", "--device", j->on_device ? "a device" : "cpu", "model", model, "scheme or other option", hex(&plan), "--num-calibration-samples", (json_int_t)c->n_seqs, "--max-seq-length",
+                     (json_int_t)c->max_len, "calibration text", c->sha256, "tokenizer", hex(&text), "version of the program", j->cfg->version);
+    return OZ_OK;
+}
+
+/* ---- checks ---- */
+
+/* Fewer tokens than columns leave a Hessian singular, and scales that are chosen by few rows: the result then fits the text and little else. One line for all of a kind. */
+static void check_columns(const oz_job *j, int64_t n_tok) {
+    bool seen[OZ_ROLE_COUNT] = {false};
+    oz_buf kinds = {0};
+    for (size_t i = 0; i < j->q->list.n; i++) {
+        const oz_arch_tensor *t = &j->q->list.items[i];
+        if (!oz_is_fitted(j->q, &j->q->items[i]) || t->cols <= n_tok || seen[t->role]) continue;
+        seen[t->role] = true;
+        oz_buf_printf(&kinds, "%s%s (%" PRId64 ")", kinds.len ? ", " : "", oz_role_name(t->role), t->cols);
+    }
+    if (kinds.len)
+        oz_log_warn("%s: %" PRId64 " tokens, fewer than the columns of %s: the result fits this text and may be worse on other; take more (--num-calibration-samples, --max-seq-length)",
+                    j->cfg->calibration->name, n_tok, kinds.data);
+    oz_buf_deinit(&kinds);
+}
+
+static oz_status check(oz_job *j, oz_err *err) {
+    const oz_quantize *q = j->q;
+    const oz_calibration *c = j->cfg->calibration;
+    int64_t vocab_size = 0, max_len;
+    OZ_TRY(oz_arch_max_len(&max_len, oz_ckpt_config(q->ckpt), err));
+    for (size_t i = 0; i < q->list.n; i++) {
+        const oz_arch_tensor *t = &q->list.items[i];
+        if (t->role == OZ_ROLE_EMBED) vocab_size = t->rows, j->hidden_size = t->cols;
+        if (t->layer >= j->n_layers) j->n_layers = t->layer + 1;
+    }
+    for (int64_t i = 0; i < c->n_seqs; i++)
+        if (c->begin[i + 1] - c->begin[i] > j->longest) j->longest = c->begin[i + 1] - c->begin[i];
+    for (int64_t i = 0, seq = 0; i < c->begin[c->n_seqs]; i++) {
+        seq += i == c->begin[seq + 1];
+        OZ_NEED(c->ids[i] < vocab_size, err, OZ_E_FORMAT, "%s: sequence %" PRId64 ": token id %d: must be below the model's vocab_size %" PRId64, c->name, seq + 1, c->ids[i], vocab_size);
+    }
+    OZ_NEED(max_len >= j->longest, err, OZ_E_ARG, "--max-seq-length: the model takes %" PRId64 " tokens, and the calibration has sequences of %" PRId64, max_len, j->longest);
+    check_columns(j, c->begin[c->n_seqs]);
+    return OZ_OK;
+}
+
+/* What is written must be run here, for the inputs of the next layer. */
+static oz_status check_kernels(const oz_job *j, oz_err *err) {
+    for (size_t i = 0; i < j->q->list.n; i++) {
+        const oz_arch_tensor *t = &j->q->list.items[i];
+        const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
+        if (j->q->items[i].quantized) OZ_TRY(oz_scheme_runs(j->cfg->dev, &m, &j->q->items[i].scheme, err));
+    }
+    return OZ_OK;
+}
+
+oz_status oz_quantize_text_check(oz_quantize *q, const oz_calibration *calibration, oz_err *err) {
+    const oz_quantize_text_cfg cfg = {.calibration = calibration};
+    oz_job j = {.q = q, .cfg = &cfg};
+    return check(&j, err);
+}
+
+/* ---- the whole ---- */
+
+/* Bytes of the items that wait for a layer, from some layer on, or of those that do not. */
+static int64_t bytes_of(const oz_job *j, bool waits, int64_t layer) {
+    int64_t n = 0;
+    for (size_t i = 0; i < j->q->n_items; i++) {
+        const int64_t of = oz_job_layer_of(&j->q->items[i]);
+        if (waits ? of >= layer : of < 0) n += (int64_t)j->q->items[i].bytes;
+    }
+    return n;
+}
+
+/* What --resume finds must be what the manifest speaks of. Where no layer is done yet, little is lost by beginning anew. */
+static oz_status take_up(oz_job *j, oz_err *err) {
+    oz_err bad = {0};
+    oz_status st = oz_job_out_take_up(j, &bad);
+    if (st == OZ_OK || st == OZ_E_INTERRUPTED) return st;
+    OZ_NEED(j->work.layers_done == 0, err, st, "%s cannot be taken up, remove it to begin anew: %s", j->work.dir, bad.msg);
+    oz_log_warn("%s: begins anew: %s", j->work.dir, bad.msg);
+    oz_writer_close(&j->writer);
+    return oz_job_out_begin(j, err);
+}
+
+static oz_status run(oz_job *j, const char *target, oz_err *err) {
+    oz_stream_init(&j->stream, NULL, j->pool, "copying", bytes_of(j, false, 0));
+    OZ_TRY(j->work.layers_done < 0 ? oz_job_out_begin(j, err) : take_up(j, err));
+    oz_progress_deinit(&j->stream.progress);
+    oz_progress_init(&j->stream.progress, "quantizing", "B", bytes_of(j, true, j->work.layers_done));
+    j->stream.done_bytes = 0;
+    if (j->work.layers_done > 0) oz_log_info("%s: %" PRId64 " of %" PRId64 " layers are done", j->work.dir, j->work.layers_done, j->n_layers);
+    for (int64_t i = 0; i < j->work.layers_done && j->on_device; i++) OZ_TRY(oz_job_layer_replay(j, i, err));
+    for (int64_t i = j->work.layers_done; i < j->n_layers; i++) OZ_TRY(oz_job_layer_run(j, i, err));
+    OZ_TRY(oz_writer_finish(j->writer, err));
+    oz_coverage_warn(j->work.manifest, j->q, j->cfg->calibration->begin[j->cfg->calibration->n_seqs]);
+    return oz_dir_commit(j->work.out, target, j->cfg->force, err);
+}
+
+/* A run that was killed after its checkpoint had appeared has only its folder to remove. What lies at out/ then is nothing, or, the two having
+ * changed places, the checkpoint that was replaced: only the digests tell which of them is the new one. */
+static oz_status finished_check(bool *is_finished, const oz_job *j, const char *target) {
+    *is_finished = false;
+    if (j->work.layers_done < j->n_layers || !oz_path_exists(target)) return OZ_OK;
+    oz_status st = oz_job_out_check(j, target, NULL);
+    *is_finished = st == OZ_OK;
+    return st == OZ_E_INTERRUPTED ? st : OZ_OK;
+}
+
+static oz_status work_begin(oz_job *j, oz_err *err) {
+    json_t *id;
+    OZ_TRY(identity(&id, j, err));
+    oz_status st = oz_work_begin(&j->work, id, err);
+    json_decref(id);
+    OZ_TRY(st);
+    const int64_t done = j->work.layers_done, n = (int64_t)json_array_size(json_object_get(j->work.manifest, "layers"));
+    OZ_NEED(done <= j->n_layers && n == (done < 0 ? 0 : done), err, OZ_E_FORMAT, "%s/manifest.json: layers_done: expected %" PRId64 ", the number of digests in layers, and at most %" PRId64
+            ", found %" PRId64 "; remove the folder to begin anew", j->work.dir, n, j->n_layers, done);
+    return OZ_OK;
+}
+
+/* Work that cannot be gone on with is left as it is; a folder that was made for nothing is not left. */
+static oz_status work_open(oz_job *j, const char *target, oz_err *err) {
+    OZ_TRY(oz_work_open(&j->work, target, j->cfg->resume, err));
+    const bool is_new = !j->work.manifest;
+    oz_status st = work_begin(j, err);
+    if (st == OZ_OK && is_new && j->cfg->resume && !oz_path_exists(target)) oz_log_info("%s: nothing to go on with, begins anew", j->work.dir);
+    if (st == OZ_OK) return st;
+    if (is_new) oz_work_remove(&j->work, NULL);
+    oz_work_close(&j->work);
+    return st;
+}
+
+/* What of the folder stays when the run does not end: what --resume takes up, or nothing. */
+static void break_off(oz_job *j, oz_status st, oz_err *err) {
+    if (st == OZ_E_INTERRUPTED) {
+        oz_err_clear(err);
+        oz_err_set(err, st, __FILE__, __LINE__, "interrupted; %s holds %" PRId64 " of %" PRId64 " layers: the same command with --resume goes on from there", j->work.dir,
+                   j->work.layers_done < 0 ? 0 : j->work.layers_done, j->n_layers);
+    } else if (j->work.layers_done > 0) (st == OZ_E_FORMAT ? oz_log_warn : oz_log_info)("%s keeps what was done of this model with this text; the same command with --resume goes on from there", j->work.dir);
+    else oz_work_remove(&j->work, NULL);
+}
+
+oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *target, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err) {
+    oz_job j = {.q = q, .cfg = cfg, .pool = pool, .on_device = oz_dev_ops(cfg->dev)->calib != NULL};
+    bool is_finished = false;
+    *report = NULL;
+    OZ_TRY(oz_blas_init(oz_pool_threads(pool), err));
+    OZ_TRY(check(&j, err));
+    OZ_TRY(check_kernels(&j, err));
+    OZ_NEED(cfg->force || cfg->resume || !oz_path_exists(target), err, OZ_E_ARG, "%s: exists already (--force replaces it)", target);
+    oz_status st = work_open(&j, target, err);
+    if (st == OZ_OK) st = finished_check(&is_finished, &j, target);
+    if (st == OZ_OK && !is_finished && !cfg->force && oz_path_exists(target)) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: exists already (--force replaces it)", target);
+    if (st == OZ_OK && !is_finished) {
+        st = run(&j, target, err);
+        oz_stream_deinit(&j.stream);
+        oz_writer_close(&j.writer);
+    }
+    if (st != OZ_OK && j.work.dir) break_off(&j, st, err);
+    if (st == OZ_OK && (st = oz_work_remove(&j.work, err)) != OZ_OK) oz_err_prefix(err, "%s is whole, but its work folder could not be removed", target);
+    if (st == OZ_OK) *report = json_pack("{s:O, s:O*}", "errors", json_object_get(j.work.manifest, "modules"), "experts", json_object_get(j.work.manifest, "experts"));
+    oz_work_close(&j.work);
+    oz_free(j.inputs);
+    oz_dev_ops(cfg->dev)->mem_free(cfg->dev, j.slots);
+    return st;
+}
