@@ -27,7 +27,7 @@ static const oz_opt opts[] = {
     {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8, W8A8_STATIC, --kv-cache-scheme, --target-bytes and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
     {"moe-calibrate-all-experts", 0, OZ_OPT_FLAG, &all_experts, 0, 0, NULL, NULL, "an expert that fewer tokens reach than its matrices have columns is calibrated on all tokens of its layer; the others on theirs (llm-compressor, by this name, shows every expert all tokens)"},
     {"target-bytes", 0, OZ_OPT_STR, &target_bytes, 0, 0, NULL, "SIZE", "of all tensors of the modules that are reached: each one's scheme is chosen, see above; 60M, 1.5GB, bytes, or bits a weight: 4.5bpw"},
-    {"kv-cache-scheme", 0, OZ_OPT_STR, &kv_scheme, 0, 0, NULL, "S", "keys and values are rounded to it when they are kept: fp8, with two calibrated scales a layer, or fp8_per_head, with two a head"},
+    {"kv-cache-scheme", 0, OZ_OPT_STR, &kv_scheme, 0, 0, NULL, "S", "keys and values are rounded to it when they are kept: fp8 or int8, with two calibrated scales a layer, or fp8_per_head, int8_per_head, with two a head; vLLM runs fp8 alone"},
     {"num-calibration-samples", 0, OZ_OPT_INT, &n_samples, 1, 1 << 20, NULL, "N", "sequences taken from FILE; default 128, or all where there are fewer"},
     {"seed", 0, OZ_OPT_INT, &seed, 0, 9e15, NULL, "N", "sequences are chosen by it out of all of FILE; default: the first ones"},
     {"max-seq-length", 0, OZ_OPT_INT, &max_seq_len, 1, 1 << 20, NULL, "N", "tokens of a sequence; default 512"},
@@ -71,7 +71,7 @@ static const oz_opt_cmd *describe(void) {
                           "--scheme, where it is given, is the least. Modules that vLLM runs as one (q, k, v; gate, up; a layer's experts) share a choice. What the leanest scheme does to the model is measured for each "
                           "of them alone, as a KL divergence over 8 sequences of the calibration text; another scheme is expected to do that times the ratio of errors at the modules' outputs, on 16 sequences. "
                           "It goes with every method, and the result is an ordinary checkpoint with a group a scheme.\n\n"
-                          "--kv-cache-scheme writes k_scale and v_scale beside each attention: the largest magnitudes that the calibration text gives keys (rotated) and values behind the quantized projections / 448. What comes later in the "
+                          "--kv-cache-scheme writes k_scale and v_scale beside each attention: the largest magnitudes that the calibration text gives keys (rotated) and values behind the quantized projections / 448, or / 127.5 for int8. What comes later in the "
                           "layer is fitted to what the rounded cache gives.\n\n"
                           "--recipe takes llm-compressor's recipes: stages of modifiers, of which QuantizationModifier (round to nearest) and GPTQModifier are done, behind at most one of SmoothQuantModifier and AWQModifier (without mappings), each with targets, ignore and "
                           "scheme (a name in llm-compressor's meaning, where W8A16 has groups of 128), or config_groups with weights and input_activations: num_bits, type, symmetric, strategy, "
@@ -233,9 +233,8 @@ static oz_status target_check(size_t *target, oz_quantize_cfg *cfg, oz_err *err)
 }
 
 static oz_status kv_check(oz_kv_scheme *out, oz_err *err) {
-    OZ_NEED(!kv_scheme || strcmp(kv_scheme, "int8") != 0, err, OZ_E_UNSUPPORTED, "--kv-cache-scheme: a cache of int8 is run by nothing that reads compressed-tensors (vLLM takes float8 alone, and so does this program): must be fp8 or fp8_per_head");
-    *out = (oz_kv_scheme){kv_scheme != NULL, kv_scheme && strcmp(kv_scheme, "fp8_per_head") == 0};
-    OZ_NEED(!kv_scheme || out->per_head || strcmp(kv_scheme, "fp8") == 0, err, OZ_E_USAGE, "--kv-cache-scheme: must be fp8 or fp8_per_head, found \"%s\"", kv_scheme);
+    *out = (oz_kv_scheme){0};
+    OZ_NEED(!kv_scheme || oz_kv_scheme_find(out, kv_scheme), err, OZ_E_USAGE, "--kv-cache-scheme: must be fp8, fp8_per_head, int8 or int8_per_head, found \"%s\"", kv_scheme);
     return OZ_OK;
 }
 

@@ -229,7 +229,7 @@ static json_t *quantization(const json_t *config, const oz_cli_parts *p) {
 /* ---- memory ---- */
 
 /* Weights and cache of sequences of some lengths, in `limit` bytes. */
-static json_t *memory(const oz_arch_info *a, const oz_kv_size *k, bool float8, size_t weights, double limit) {
+static json_t *memory(const oz_arch_info *a, const oz_kv_size *k, const oz_kv_scheme *cache, size_t weights, double limit) {
     const double kv = (double)k->bytes_tok, slot = (double)k->slot_bytes;
     json_t *rows = json_array();
     int64_t lens[8], n = 0;
@@ -242,7 +242,7 @@ static json_t *memory(const oz_arch_info *a, const oz_kv_size *k, bool float8, s
                                               (json_int_t)(left > 0 && each > 0 ? left / each : 0)));
     }
     json_t *out = json_pack("{s:I s:I s:I s:o}", "limit_bytes", (json_int_t)limit, "weight_bytes", (json_int_t)weights, "kv_bytes_tok", (json_int_t)kv, "contexts", rows);
-    if (float8) json_object_set_new(out, "kv_float8_bytes_tok", json_integer((json_int_t)(kv / 4)));
+    if (cache->quantized) json_object_set_new(out, cache->is_int ? "kv_int8_bytes_tok" : "kv_float8_bytes_tok", json_integer((json_int_t)(kv / 4)));
     if (slot > 0) json_object_set_new(out, "slot_bytes", json_integer((json_int_t)slot));
     if (k->n_latent) {
         json_object_set_new(out, "latent_bytes_tok", json_integer((json_int_t)k->latent_bytes_tok));
@@ -289,7 +289,7 @@ json_t *oz_cli_inspect_facts(const oz_cli_inspect *in, const oz_cli_parts *p) {
     oz_kv_size kv;
     oz_kv_scheme cache;
     oz_err err = {0};
-    if (known && oz_kv_size_of(&kv, in->ckpt, &oz_cli_pass_over, &err) == OZ_OK) json_object_set_new(doc, "memory", memory(&info, &kv, oz_scheme_kv(&cache, config, NULL) == OZ_OK && cache.quantized, oz_ckpt_bytes(in->ckpt), in->limit_bytes));
+    if (known && oz_kv_size_of(&kv, in->ckpt, &oz_cli_pass_over, &err) == OZ_OK) json_object_set_new(doc, "memory", memory(&info, &kv, oz_scheme_kv(&cache, config, NULL) == OZ_OK ? &cache : &(oz_kv_scheme){0}, oz_ckpt_bytes(in->ckpt), in->limit_bytes));
     json_object_set_new(doc, "run", in->refusal ? json_pack("{s:b s:o}", "ok", false, "error", oz_json_text(in->refusal)) : json_pack("{s:b}", "ok", true));
     return doc;
 }

@@ -140,9 +140,9 @@ static void memory_print(const json_t *m) {
     const json_t *r;
     if (!m) return;
     const long long kv = int_of(m, "kv_bytes_tok"), slot = int_of(m, "slot_bytes"), latent = int_of(m, "latent_bytes_tok"), expanded = int_of(m, "expanded_bytes_tok");
-    const long long float8 = int_of(m, "kv_float8_bytes_tok");
-    printf("\nKV cache: %s bytes a token in f32, as it is run here%s; %s in 16 bits", grouped(kv).text, float8 ? " (values are rounded to float8, not kept so)" : "", grouped(kv / 2).text);
-    if (float8) printf("; %s in 8, as its scheme says", grouped(float8).text);
+    const long long float8 = int_of(m, "kv_float8_bytes_tok"), int8 = int_of(m, "kv_int8_bytes_tok");
+    printf("\nKV cache: %s bytes a token in f32, as it is run here%s; %s in 16 bits", grouped(kv).text, float8 ? " (values are rounded to float8, not kept so)" : int8 ? " (values are rounded to int8, not kept so)" : "", grouped(kv / 2).text);
+    if (float8 || int8) printf("; %s in 8, as its scheme says", grouped(float8 ? float8 : int8).text);
     if (latent) printf("; as latents %s, expanded %s, in f32", grouped(latent).text, grouped(expanded).text);
     if (slot) printf("; %s bytes a sequence besides", grouped(slot).text);
     if (int_of(m, "expanded_layers"))

@@ -190,7 +190,7 @@ static oz_status kv_load(oz_model *m, const oz_ckpt *c, const oz_arch_list *list
         for (int64_t j = 0; j < 2; j++) {
             float *scales = m->kv_scales + (2 * i + j) * n;
             memcpy(scales, k + j * all + m->split.kv0, (size_t)n * sizeof *scales);
-            m->kv_round[2 * i + j] = (oz_round){.bits = 8, .is_float = true, .symmetric = true, .group_size = d->head_dim, .scales = scales};
+            m->kv_round[2 * i + j] = (oz_round){.bits = 8, .is_float = !s.is_int, .symmetric = true, .group_size = d->head_dim, .scales = scales};
         }
     }
     oz_free(k);

@@ -36,9 +36,9 @@ void oz_cache_free(oz_quantize *q) {
     oz_free(q->caches);
 }
 
-/* Of n columns: the largest magnitude reaches the largest float8. What is zero throughout gets scale 1. */
+/* Of n columns: the largest magnitude reaches the largest float8, or half the range of int8 (the library's rule: 127.5). What is zero throughout gets scale 1. */
 static oz_status scale_of(float *scale, const oz_quantize *q, const oz_sample *s, int64_t c0, int64_t n, oz_err *err) {
-    const oz_rtn how = {.codec = OZ_CODEC_F8E4M3, .scale_dtype = q->model_dtype};
+    const oz_rtn how = {.codec = q->kv.is_int ? OZ_CODEC_I8 : OZ_CODEC_F8E4M3, .scale_dtype = q->model_dtype};
     float min = 0, max = 0, zero;
     for (int64_t c = c0; c < c0 + n; c++) {
         OZ_NEED(isfinite(s->sum[c]), err, OZ_E_FORMAT, "keys or values are not finite on the calibration text");

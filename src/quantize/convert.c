@@ -361,7 +361,7 @@ static oz_status compressed_config(oz_convert *c, oz_err *err) {
     json_t *warnings = json_array();
     for (size_t i = 0; i < n; i++) quantized += schemes[i].quantized;
     json_object_set_new(c->config, "quantization_config", oz_scheme_config(modules, schemes, n, &c->origins[0].kv));
-    if (quantized) oz_scheme_vllm(modules, schemes, n, &(oz_findings){found_add, warnings});
+    if (quantized) oz_scheme_vllm(modules, schemes, n, &c->origins[0].kv, &(oz_findings){found_add, warnings});
     json_object_set_new(c->report, "warnings", warnings);
     for (size_t i = 0; i < room; i++) oz_free(names[i]);
     oz_free(names);

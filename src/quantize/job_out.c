@@ -153,7 +153,7 @@ static oz_status recipe_write(const oz_job *j, oz_err *err) {
     if (imatrix) json_object_set_new(r, "parameters", json_pack("{s:s, s:f}", "scales", "searched", "added_frac", OZ_IMATRIX_ADDED));
     if (j->q->transform) json_object_set_new(r, "folding", json_pack("{s:s, s:o, s:i}", "by", j->q->transform->name, "strength", j->q->strength > 0 ? json_real(j->q->strength) : json_string("searched"), "folds", (int)j->q->n_folds));
     if (j->q->all_experts) json_object_set_new(r, "moe_calibrate_all_experts", json_true());
-    if (j->q->kv.quantized) json_object_set_new(r, "kv_cache_scheme", json_string(j->q->kv.per_head ? "fp8_per_head" : "fp8"));
+    if (j->q->kv.quantized) json_object_set_new(r, "kv_cache_scheme", json_string(oz_kv_scheme_name(&j->q->kv)));
     if (c->seed >= 0) json_object_set_new(json_object_get(r, "calibration"), "seed", json_integer(c->seed));
     json_object_set(r, "model_sha256", json_object_get(json_object_get(j->work.manifest, "run"), "model"));
     json_object_update(r, j->q->asked);

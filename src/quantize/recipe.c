@@ -260,7 +260,7 @@ static oz_status stages_read(oz_recipe *r, const char *file, oz_err *err) {
             OZ_NEED(!r->items[i].gptq || !r->items[k].gptq || r->items[i].dampening == r->items[k].dampening, err, OZ_E_UNSUPPORTED, "%s.dampening_frac: must be that of %s, %g, found %g",
                     r->items[i].path, r->items[k].path, r->items[k].dampening, r->items[i].dampening);
         r->dampening = r->items[i].gptq ? r->items[i].dampening : r->dampening;
-        OZ_NEED(!r->items[i].kv.quantized || !r->kv.quantized || r->items[i].kv.per_head == r->kv.per_head, err, OZ_E_UNSUPPORTED, "%s.kv_cache_scheme: must be that of the modifier before", r->items[i].path);
+        OZ_NEED(!r->items[i].kv.quantized || !r->kv.quantized || oz_kv_scheme_name(&r->items[i].kv) == oz_kv_scheme_name(&r->kv), err, OZ_E_UNSUPPORTED, "%s.kv_cache_scheme: must be that of the modifier before", r->items[i].path);
         if (r->items[i].kv.quantized) r->kv = r->items[i].kv;
     }
     return OZ_OK;

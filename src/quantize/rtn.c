@@ -138,7 +138,7 @@ static json_t *new_config(const oz_quantize *q) {
         modules[n] = (oz_module){others[n_others - 1], "Linear", t->dims[0], t->dims[1], false}, schemes[n++] = OZ_SCHEME_DENSE;
     }
     json_object_set_new(config, "quantization_config", oz_scheme_config(modules, schemes, n, &q->kv));
-    oz_scheme_vllm(modules, schemes, n, &(oz_findings){on_finding, NULL});
+    oz_scheme_vllm(modules, schemes, n, &q->kv, &(oz_findings){on_finding, NULL});
     while (n_others > 0) oz_free(others[--n_others]);
     oz_free(others);
     oz_free(modules);

@@ -13,6 +13,23 @@ static const char *const NAMES[][2] = {
 };
 enum { N_NAMES = sizeof NAMES / sizeof *NAMES };
 
+static const struct { const char *name; oz_kv_scheme scheme; } SCHEMES[] = {
+    {"fp8", {true, false, false}}, {"fp8_per_head", {true, true, false}}, {"int8", {true, false, true}}, {"int8_per_head", {true, true, true}},
+};
+enum { N_SCHEMES = sizeof SCHEMES / sizeof *SCHEMES };
+
+bool oz_kv_scheme_find(oz_kv_scheme *out, const char *name) {
+    for (size_t i = 0; i < N_SCHEMES; i++)
+        if (strcmp(SCHEMES[i].name, name) == 0) return *out = SCHEMES[i].scheme, true;
+    return false;
+}
+
+const char *oz_kv_scheme_name(const oz_kv_scheme *s) {
+    for (size_t i = 0; i < N_SCHEMES && s->quantized; i++)
+        if (SCHEMES[i].scheme.per_head == s->per_head && SCHEMES[i].scheme.is_int == s->is_int) return SCHEMES[i].name;
+    return NULL;
+}
+
 size_t oz_scheme_kv_owner(const char *tensor) {
     size_t n = 0, longest = 0;
     for (int i = 0; i < 2 * N_NAMES; i++) {

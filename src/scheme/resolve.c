@@ -25,9 +25,9 @@ oz_status oz_kv_scheme_parse(oz_kv_scheme *out, const json_t *v, const char *pat
     oz_args kv;
     *out = (oz_kv_scheme){0};
     OZ_TRY(oz_args_parse(&kv, v, path, false, err));
-    *out = (oz_kv_scheme){kv.present, kv.strategy == OZ_STRATEGY_ATTN_HEAD};
+    *out = (oz_kv_scheme){kv.present, kv.strategy == OZ_STRATEGY_ATTN_HEAD, kv.present && !kv.is_float};
     OZ_NEED(!kv.present || !kv.dynamic, err, OZ_E_UNSUPPORTED, "%s.dynamic: must be false, found %s", path, oz_json_show(json_object_get(v, "dynamic")));
-    OZ_NEED(!kv.present || (kv.is_float && kv.bits == 8 && kv.symmetric), err, OZ_E_UNSUPPORTED, "%s: only a symmetric float8 cache is supported, found %s%s%d", path, kv.symmetric ? "" : "asymmetric ",
+    OZ_NEED(!kv.present || (kv.bits == 8 && kv.symmetric), err, OZ_E_UNSUPPORTED, "%s: only a symmetric cache of float8 or int8 is supported, found %s%s%d", path, kv.symmetric ? "" : "asymmetric ",
             kv.is_float ? "float" : "int", kv.bits);
     OZ_NEED(!kv.present || kv.strategy == OZ_STRATEGY_TENSOR || kv.strategy == OZ_STRATEGY_ATTN_HEAD, err, OZ_E_UNSUPPORTED, "%s.strategy: must be tensor or attn_head, found %s", path,
             oz_strategy_name(kv.strategy));

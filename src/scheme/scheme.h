@@ -69,8 +69,10 @@ const json_t *oz_scheme_locate(const json_t *config);
 /* The same of groups (config_groups, ignore) of compressed-tensors that are to be made: messages begin with `path`. A group without a format takes the one that the library infers. */
 oz_status oz_scheme_resolve_groups(oz_scheme *schemes, const json_t *config, const char *path, const oz_module *modules, size_t n, oz_err *err);
 bool oz_scheme_is_preset(const char *name); /* a name that the library gives groups, known here */
-/* kv_cache_scheme: keys (after their rotation) and values are rounded to float8 with stored scales, one, or one a head. */
-typedef struct oz_kv_scheme { bool quantized, per_head; } oz_kv_scheme;
+/* kv_cache_scheme: keys (after their rotation) and values are rounded to float8 or int8 with stored scales, one, or one a head. */
+typedef struct oz_kv_scheme { bool quantized, per_head, is_int; } oz_kv_scheme;
+bool oz_kv_scheme_find(oz_kv_scheme *out, const char *name); /* fp8, fp8_per_head, int8, int8_per_head */
+const char *oz_kv_scheme_name(const oz_kv_scheme *s);        /* NULL: not quantized; one for each scheme */
 oz_status oz_scheme_kv(oz_kv_scheme *out, const json_t *config, oz_err *err); /* OZ_E_UNSUPPORTED: quantized in a way that is not run */
 oz_status oz_kv_scheme_parse(oz_kv_scheme *out, const json_t *v, const char *path, oz_err *err); /* the object alone, or null */
 /* k and v [n_heads_kv], of the attention module `name` ("model.layers.0.self_attn"). Both missing: 1, and false in *stored. */
@@ -85,7 +87,7 @@ json_t *oz_scheme_config(const oz_module *modules, const oz_scheme *schemes, siz
 
 /* What of a config written so vLLM refuses or misreads (formats.md sections 4.2, 4.3, 5.1): warnings, one for each kind of thing, with the first module and how many there are. */
 char *oz_vllm_whole(const char *module); /* what it is a part of there, and shares a scheme with ("model.layers.0.self_attn.qkv_proj"), or itself; oz_free */
-void oz_scheme_vllm(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_findings *f);
+void oz_scheme_vllm(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_kv_scheme *kv /* or NULL */, const oz_findings *f);
 
 /* The tensors that a module under a scheme is stored as. */
 typedef enum oz_part_kind { OZ_PART_CODES, OZ_PART_SCALE, OZ_PART_SHAPE, OZ_PART_ZERO, OZ_PART_G_IDX, OZ_PART_DIVISOR, OZ_PART_INPUT_SCALE, OZ_PART_INPUT_ZERO } oz_part_kind;

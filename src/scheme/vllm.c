@@ -104,7 +104,8 @@ static void check_expert_names(const oz_module *modules, const oz_scheme *scheme
     if (several && hits) say(f, hits, modules[first].name, "vLLM looks for gate_proj, up_proj and down_proj when groups are told by names, and leaves these experts unquantized");
 }
 
-void oz_scheme_vllm(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_findings *f) {
+void oz_scheme_vllm(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_kv_scheme *kv, const oz_findings *f) {
+    if (kv && kv->is_int) f->add(f->arg, false, "kv_cache_scheme: vLLM runs a cache of float8 alone, not of int8");
     check_schemes(modules, schemes, n, f);
     check_wholes(modules, schemes, n, f);
     check_expert_names(modules, schemes, n, f);

@@ -144,7 +144,7 @@ static const char *version_of(const writing *w) {
 }
 
 static json_t *kv_json(const oz_kv_scheme *kv) {
-    const oz_args a = {.present = kv && kv->quantized, .is_float = true, .symmetric = true, .bits = 8, .strategy = kv && kv->per_head ? OZ_STRATEGY_ATTN_HEAD : OZ_STRATEGY_TENSOR};
+    const oz_args a = {.present = kv && kv->quantized, .is_float = !(kv && kv->is_int), .symmetric = true, .bits = 8, .strategy = kv && kv->per_head ? OZ_STRATEGY_ATTN_HEAD : OZ_STRATEGY_TENSOR};
     return oz_args_write(&a);
 }
 

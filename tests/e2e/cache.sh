@@ -20,11 +20,11 @@ for name, t in sorted(json.loads(data[8:8 + n]).items()):
     print(name, json.dumps(t['shape']), *['%.4g' % v for v in values])
 END
 }
-# FOLDER per_head|per_tensor: the same, worked out of floats: the first layer's keys and values of every token, in Python.
+# FOLDER per_head|per_tensor DIVISOR: the same, worked out of floats: the first layer's keys and values of every token, in Python.
 expected() {
-    python3 - "$1" "$T/cal.jsonl" "$2" <<'END'
+    python3 - "$1" "$T/cal.jsonl" "$2" "$3" <<'END'
 import json, math, struct, sys
-folder, text, how = sys.argv[1:]
+folder, text, how, divisor = sys.argv[1:]
 c = json.load(open(folder + '/config.json'))
 data = open(folder + '/model.safetensors', 'rb').read()
 n = struct.unpack('<Q', data[:8])[0]
@@ -52,18 +52,19 @@ for line in open(text):
             most['v'][h] = max(most['v'][h], *map(abs, v[h * dim:(h + 1) * dim]))
 for w in 'kv':
     of = most[w] if how == 'per_head' else [max(most[w])]
-    print(p + w + '_scale', json.dumps([heads, 1, 1] if how == 'per_head' else [1]), *['%.4g' % (m / 448) for m in of])
+    print(p + w + '_scale', json.dumps([heads, 1, 1] if how == 'per_head' else [1]), *['%.4g' % (m / float(divisor)) for m in of])
 END
 }
 for m in mistral qwen2; do
     $OUNCE convert $M/$m -o "$T/of32" --to f32 --force -q >"$T/out" # products of a model in bf16 may round their inputs
-    for kv in fp8 fp8_per_head; do
+    for kv in fp8 fp8_per_head int8 int8_per_head; do
         q "$T/of32" "$T/q" --scheme W8A16 --kv-cache-scheme $kv --force >"$T/out" || echo "not ok $m $kv"
         $OUNCE convert "$T/q" -o "$T/f32" --to f32 --force -q >"$T/out" 2>"$T/err"
-        [ $kv = fp8 ] && how=per_tensor || how=per_head
-        same "$m, $kv: the first layer's largest magnitudes / 448" "$(expected "$T/f32" $how)" "$(stored "$T/q")"
+        case $kv in *_per_head) how=per_head strategy=attn_head ;; *) how=per_tensor strategy=tensor ;; esac
+        case $kv in fp8*) type=float divisor=448 ;; *) type=int divisor=127.5 ;; esac
+        same "$m, $kv: the first layer's largest magnitudes / $divisor" "$(expected "$T/f32" $how $divisor)" "$(stored "$T/q")"
         ok "$m, $kv: it is sound" $OUNCE verify "$T/q" -q
-        same "$m, $kv: its config" "[8,\"float\",\"$([ $kv = fp8 ] && echo tensor || echo attn_head)\",false,true]" \
+        same "$m, $kv: its config" "[8,\"$type\",\"$strategy\",false,true]" \
             "$(jq -c '.quantization_config.kv_cache_scheme | [.num_bits, .type, .strategy, .dynamic, .symmetric]' "$T/q/config.json")"
         same "$m, $kv: how it was made" "$kv" "$(jq -r .kv_cache_scheme "$T/q/ounce_recipe.json")"
     done
@@ -73,9 +74,9 @@ done
 $OUNCE convert tests/golden/gguf/llama.gguf -o "$T/dense" --to bf16 -q >/dev/null 2>&1
 for i in {1..8}; do echo 'HELLO WORLD, THIS IS A TEXT. 12 OF 345, (AND SO ON)!'; done >"$T/text"
 kl() { $OUNCE kl "$1" "$2" --text "$T/text" --ctx 48 --dtype f32 -q --json | jq '.[0].mean_kl'; }
-for kv in fp8 fp8_per_head; do q "$T/dense" "$T/kl$kv" --scheme W8A16 --kv-cache-scheme $kv >"$T/out" 2>&1 || cat "$T/out"; done
+for kv in fp8 fp8_per_head int8 int8_per_head; do q "$T/dense" "$T/kl$kv" --scheme W8A16 --kv-cache-scheme $kv >"$T/out" 2>&1 || cat "$T/out"; done
 $OUNCE convert "$T/klfp8" -o "$T/plain" --to f32 -q >"$T/out" 2>"$T/err" # the same weights, the cache as it is
-for kv in fp8 fp8_per_head; do ok "$kv: the model changes, and little" awk -v x="$(kl "$T/plain" "$T/kl$kv")" 'BEGIN { exit !(x > 1e-9 && x < 1e-2) }'; done
+for kv in fp8 fp8_per_head int8 int8_per_head; do ok "$kv: the model changes, and little" awk -v x="$(kl "$T/plain" "$T/kl$kv")" 'BEGIN { exit !(x > 1e-9 && x < 1e-2) }'; done
 cp -r "$T/klfp8" "$T/small" && python3 - "$T/small/model.safetensors" <<'END'
 import json, struct, sys
 data = bytearray(open(sys.argv[1], 'rb').read())
@@ -135,9 +136,11 @@ q "$T/zero" "$T/zq" --scheme W8A16 --kv-cache-scheme fp8 >"$T/out" || echo 'not 
 same 'values that are zero throughout: a scale of 1' 'model.layers.0.self_attn.v_scale [1] 1' "$(stored "$T/zq" | grep v_scale)"
 ok 'and it runs' $OUNCE logits "$T/zq" --ids <(echo 5 6 7) -o "$T/logits.safetensors" -q
 
+q $M/mistral "$T/int8" --scheme W8A16 --kv-cache-scheme int8 >"$T/out" 2>"$T/err"
+ok 'int8: what vLLM does not run is said' grep -q 'warning: .*kv_cache_scheme: vLLM runs a cache of float8 alone, not of int8' "$T/err"
+same 'int8: its bytes' 'values are rounded to int8, not kept so' "$($OUNCE inspect "$T/int8" | grep -o 'values are rounded to int8, not kept so')"
 fails 'without text' 2 '--calibration: a quantized cache needs text' $OUNCE quantize $M/mistral -o "$T/o" --scheme W8A16 --kv-cache-scheme fp8
-fails 'int8' 1 '--kv-cache-scheme: a cache of int8 is run by nothing that reads compressed-tensors' q $M/mistral "$T/o" --scheme W8A16 --kv-cache-scheme int8
-fails 'another' 2 '--kv-cache-scheme: must be fp8 or fp8_per_head, found "fp4"' q $M/mistral "$T/o" --scheme W8A16 --kv-cache-scheme fp4
+fails 'another' 2 '--kv-cache-scheme: must be fp8, fp8_per_head, int8 or int8_per_head, found "fp4"' q $M/mistral "$T/o" --scheme W8A16 --kv-cache-scheme fp4
 fails 'latents' 1 "--kv-cache-scheme: quantization_config.kv_cache_scheme: a quantized cache is not supported for layer 0's kind of attention" q $M/deepseek_v3 "$T/o" --scheme W8A16 --kv-cache-scheme fp8
 fails 'layers that scan' 1 "a quantized cache is not supported for layer" q $M/jamba "$T/o" --scheme W8A16 --kv-cache-scheme fp8
 fails 'with a recipe' 2 '--kv-cache-scheme: --recipe says that' q $M/mistral "$T/o" --recipe "$T/r.yaml" --kv-cache-scheme fp8

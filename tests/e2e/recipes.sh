@@ -135,7 +135,7 @@ bad 'bits' '.config_groups.a.weights.num_bits: must be 2..8, found 9' '   {confi
 bad 'unknown key of weights' '.config_groups.a.weights.bits: unknown key' '   {config_groups: {a: {targets: [Linear], weights: {bits: 4}}}}'
 bad 'an observer' '.config_groups.a.weights.observer: must be minmax' '   {config_groups: {a: {targets: [Linear], weights: {observer: mse}}}}'
 bad 'an order of columns' '.actorder: must be "static" or "weight"' '   {scheme: W4A16, actorder: group}' GPTQModifier
-bad 'the cache' '.kv_cache_scheme: only a symmetric float8 cache is supported, found int8' '   {scheme: W8A8, kv_cache_scheme: {num_bits: 8}}'
+bad 'the cache' '.kv_cache_scheme: only a symmetric cache of float8 or int8 is supported, found int4' '   {scheme: W8A8, kv_cache_scheme: {num_bits: 4}}'
 bad 'outputs' '.config_groups.a.output_activations: quantized outputs' '   {config_groups: {a: {targets: [Linear], weights: {}, output_activations: {num_bits: 8}}}}'
 bad 'targets' '.targets: must be a string or a list of strings, found 3' '   {scheme: W8A8, targets: 3}'
 bad 'two that apply' '.config_groups.b both apply to it' '   {config_groups: {a: {targets: [Linear], weights: {strategy: channel}}, b: {targets: [Linear], weights: {}}}}'

@@ -49,7 +49,7 @@ done <<EOF
 01-valid-w4a16|$Q.quant_method = "bitsandbytes"|is not read here: quantize the original model
 01-valid-w4a16|$Q.quant_method = "modelopt"|is not read here: take the compressed-tensors version
 01-valid-w4a16|$Q.quant_method = "magic"|quantization_config.quant_method
-01-valid-w4a16|$Q.kv_cache_scheme = {"num_bits": 8, "type": "int"}|only a symmetric float8 cache
+01-valid-w4a16|$Q.kv_cache_scheme = {"num_bits": 4, "type": "int"}|only a symmetric cache of float8 or int8 is supported, found int4
 02-valid-w8a8|$G.input_activations.dynamic = false|$P.input_activations.dynamic
 02-valid-w8a8|$G.input_activations += {"dynamic": false, "strategy": "tensor"}|q_proj.input_scale
 02-valid-w8a8|$G.input_activations.strategy = "tensor"|one dynamic scale for all tokens

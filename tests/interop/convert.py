@@ -257,7 +257,7 @@ def made():
     for m in METHODS:
         for s in ('W4A16', 'W4A16_ASYM', 'W8A16', 'W8A8', 'W8A8_STATIC', 'W4A8', 'FP8_DYNAMIC', *(['FP8'] if m != 'imatrix' else []), None): yield f'{m} {s or "target bytes"}', lambda m=m, s=s: by_method(m, s, SMALL)
         for s in ('W4A16', 'W8A16', 'W8A8', 'FP8_DYNAMIC', None): yield f'{m} {s or "target bytes"} experts', lambda m=m, s=s: by_method(m, s, EXPERTS)
-    for kv in ('fp8', 'fp8_per_head'):
+    for kv in ('fp8', 'fp8_per_head', 'int8', 'int8_per_head'):
         for m in ('rtn', 'gptq'): yield f'{m} W8A16 {kv} cache', lambda m=m, kv=kv: by_method(m, 'W8A16', SMALL, '--kv-cache-scheme', kv)
     yield 'gptq W4A16 shown all experts', lambda: by_method('gptq', 'W4A16', EXPERTS, '--moe-calibrate-all-experts')
     for n in ('qwen2', 'qwen3', 'phi3', 'gemma2', 'gemma3', 'mistral'): # with biases, norms of heads, fused projections, norms that hold what is more than 1

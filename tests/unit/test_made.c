@@ -211,7 +211,7 @@ static void test_mixed(void **state) {
             schemes[i] = v % (uint32_t)(kinds + 1) == 0 ? OZ_SCHEME_DENSE : scheme_of((v % (uint32_t)(kinds + 1) * 7 + (uint32_t)seed) % N_CASES, &modules[2]);
             if (i == 0 && (schemes[0].column_order || schemes[0].act)) schemes[0] = OZ_SCHEME_DENSE;
         }
-        const oz_kv_scheme kv = {seed % 2, seed % 4 == 1};
+        const oz_kv_scheme kv = {seed % 2, seed % 4 == 1, seed % 8 == 3 || seed % 8 == 5};
         json_t *config = json_pack("{so}", "quantization_config", oz_scheme_config(modules, schemes, N, &kv));
         oz_kv_scheme kv_back;
         must(oz_scheme_resolve(back, config, modules, N, &err), &err);
@@ -220,7 +220,7 @@ static void test_mixed(void **state) {
             if (schemes[i].quantized) check_same(&schemes[i], &back[i]);
         }
         must(oz_scheme_kv(&kv_back, config, &err), &err);
-        assert_true(kv_back.quantized == kv.quantized && kv_back.per_head == (kv.quantized && kv.per_head));
+        assert_true(kv_back.quantized == kv.quantized && kv_back.per_head == (kv.quantized && kv.per_head) && kv_back.is_int == (kv.quantized && kv.is_int));
         json_decref(config);
     }
     for (int i = 2; i < N; i++) oz_free((char *)modules[i].name);
