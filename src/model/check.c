@@ -35,16 +35,13 @@ oz_status oz_vector_find(const oz_tensor **out, const oz_ckpt *c, const oz_arch_
 }
 
 oz_status oz_finite_check(const oz_tensor *x, oz_err *err) {
-    enum { CHUNK = 4096 };
-    const bool is_float = x->dtype == OZ_DTYPE_F32 || x->dtype == OZ_DTYPE_F16 || x->dtype == OZ_DTYPE_BF16;
-    const size_t size = is_float ? (size_t)oz_dtype_get(x->dtype)->block_bytes : 1, n = is_float ? x->n_bytes / size : 0;
-    for (size_t i = 0; i < n; i += CHUNK) {
-        float v[CHUNK];
-        const size_t some = n - i < CHUNK ? n - i : CHUNK;
-        oz_to_f32(v, x->dtype, (const char *)x->data + i * size, (int64_t)some);
-        for (size_t k = 0; k < some; k++) OZ_NEED(isfinite(v[k]), err, OZ_E_FORMAT, "%s: expected finite values, found %g at %zu (%s)", x->name, (double)v[k], i + k, x->file_name);
-    }
-    return OZ_OK;
+    const size_t size = (size_t)oz_dtype_get(x->dtype)->block_bytes;
+    size_t i = 0;
+    float v;
+    if (oz_all_finite(x->dtype, x->data, x->n_bytes)) return OZ_OK;
+    do oz_to_f32(&v, x->dtype, (const char *)x->data + i * size, 1);
+    while (isfinite(v) && ++i);
+    OZ_FAIL(err, OZ_E_FORMAT, "%s: expected finite values, found %g at %zu (%s)", x->name, (double)v, i, x->file_name);
 }
 
 void oz_tied_head_check(const oz_ckpt *c, const oz_findings *f) {

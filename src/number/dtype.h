@@ -46,6 +46,7 @@ float oz_f32_from_e5m2(uint8_t v);
 void oz_to_f32(float *dst, oz_dtype d, const void *src, int64_t n);
 void oz_from_f32(void *dst, oz_dtype d, const float *src, int64_t n); /* F32, F16, BF16, F8_E4M3; F8_E8M0 of powers of two */
 float oz_f32_rounded(float x, oz_dtype d); /* to a value of such a type */
+bool oz_all_finite(oz_dtype d, const void *src, size_t n_bytes); /* of F32, F16, BF16, F64: no NaN and no infinity; true of other types */
 
 /* A GGUF block taken apart, losslessly. value(i) = code(i) * scales[i / group] + offsets[i / group], product and sum each rounded to f32 (the product is
  * exact in all types with offsets); code(i) is codes[i], or codebook[codes[i]] where the type has one. */

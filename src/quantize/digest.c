@@ -13,52 +13,55 @@
 
 enum { STEP = 1 << 20, PIECE = 16 << 20 };
 
-typedef struct piece { const oz_tensor *tensor; size_t at, n; char hex[65]; } piece;
-typedef struct job { const oz_ckpt *ckpt; piece *pieces; oz_progress progress; atomic_llong done; } job;
+typedef struct piece { size_t tensor; size_t at, n; char hex[65]; bool bad; } piece;
+typedef struct job { const oz_digest *of; piece *pieces; oz_progress progress; atomic_llong done; } job;
 
 static void hash_pieces(void *arg, int thread, int64_t begin, int64_t end) {
     job *j = arg;
     for (piece *p = j->pieces + begin; p < j->pieces + end; p++) {
+        const oz_tensor *t = j->of->tensors[p->tensor];
         oz_sha256 s;
         oz_sha256_init(&s);
         for (size_t at = 0; at < p->n && !oz_interrupted(); at += STEP) {
             const size_t n = p->n - at < STEP ? p->n - at : STEP;
-            oz_sha256_add(&s, (const char *)p->tensor->data + p->at + at, n);
+            oz_sha256_add(&s, (const char *)t->data + p->at + at, n);
+            p->bad = p->bad || (j->of->not_finite && !oz_all_finite(t->dtype, (const char *)t->data + p->at + at, n));
             const long long done = atomic_fetch_add(&j->done, (long long)n) + (long long)n;
             if (thread == 0) oz_progress_step(&j->progress, done);
         }
         oz_sha256_hex(p->hex, &s);
-        if (p->at + p->n == p->tensor->n_bytes) oz_ckpt_drop(j->ckpt, p->tensor);
+        if (p->at + p->n == t->n_bytes) oz_ckpt_drop(j->of->ckpt, t);
     }
 }
 
 /* Pieces of all tensors; an empty one has one. */
-static size_t pieces_of(piece *out, const oz_tensor *const *tensors, size_t n) {
+static size_t pieces_of(piece *out, const oz_digest *d) {
     size_t n_pieces = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < d->n; i++) {
         size_t at = 0;
         do {
-            const size_t left = tensors[i]->n_bytes - at, take = left < PIECE ? left : PIECE;
-            if (out) out[n_pieces] = (piece){tensors[i], at, take, {0}};
+            const size_t left = d->tensors[i]->n_bytes - at, take = left < PIECE ? left : PIECE;
+            if (out) out[n_pieces] = (piece){.tensor = i, .at = at, .n = take};
             n_pieces++, at += take;
-        } while (at < tensors[i]->n_bytes);
+        } while (at < d->tensors[i]->n_bytes);
     }
     return n_pieces;
 }
 
-oz_status oz_digest_tensors(char out[65], const oz_ckpt *c, const oz_tensor *const *tensors, size_t n, oz_pool *pool, const char *what) {
-    const size_t n_pieces = pieces_of(NULL, tensors, n);
-    job j = {c, oz_alloc_array(n_pieces + 1, sizeof *j.pieces), {0}, 0};
+oz_status oz_digest_tensors(char out[65], const oz_digest *d, oz_pool *pool, const char *what) {
+    const size_t n_pieces = pieces_of(NULL, d);
+    job j = {d, oz_alloc_array(n_pieces + 1, sizeof *j.pieces), {0}, 0};
     int64_t total = 0;
-    for (size_t i = 0; i < n; i++) total += (int64_t)tensors[i]->n_bytes;
-    pieces_of(j.pieces, tensors, n);
+    for (size_t i = 0; i < d->n; i++) total += (int64_t)d->tensors[i]->n_bytes;
+    pieces_of(j.pieces, d);
     oz_progress_init(&j.progress, what, "B", total);
     oz_pool_run(pool, (int64_t)n_pieces, 1, hash_pieces, &j);
     oz_progress_deinit(&j.progress);
     oz_sha256 s;
     oz_sha256_init(&s);
     for (size_t i = 0; i < n_pieces; i++) {
-        const oz_tensor *t = j.pieces[i].tensor;
+        const oz_tensor *t = d->tensors[j.pieces[i].tensor];
+        if (j.pieces[i].bad) d->not_finite[j.pieces[i].tensor] = true;
         if (j.pieces[i].at == 0) {
             oz_sha256_add(&s, t->name, strlen(t->name) + 1);
             oz_sha256_add(&s, &(int64_t[]){(int64_t)t->dtype, (int64_t)t->n_bytes}, 2 * sizeof(int64_t));

@@ -253,8 +253,11 @@ struct oz_budget {
 const oz_scheme *oz_budget_scheme(const oz_budget *b, size_t item); /* chosen for an item of the list that was reached */
 
 /* ---- digests (digest.c): sha256 in hexadecimal; OZ_E_INTERRUPTED has no message ---- */
+typedef struct oz_digest { const oz_ckpt *ckpt; const oz_tensor *const *tensors; size_t n; bool *not_finite; /* NULL, or [n]: set of tensors of floats that hold what is not */ } oz_digest;
 /* Of names, types and bytes, in the order of the list. what: for the progress line. */
-oz_status oz_digest_tensors(char out[65], const oz_ckpt *c, const oz_tensor *const *tensors, size_t n, oz_pool *pool, const char *what);
+oz_status oz_digest_tensors(char out[65], const oz_digest *d, oz_pool *pool, const char *what);
+/* OZ_E_FORMAT: a value that is no number, where it would end a run with calibration text (finite.c); not_finite: of each tensor of q's checkpoint. */
+oz_status oz_quantize_finite_check(const oz_quantize *q, const bool *not_finite, oz_err *err);
 oz_status oz_digest_file(char out[65], const char *path, oz_err *err);
 /* Of rows on their way from layer to layer, which are many: against damage, not against forgery, twenty times as fast. Begins as zeros; the pieces do not show. */
 typedef struct oz_sum { uint64_t lanes[8], n_bytes; char block[64]; } oz_sum;

@@ -29,18 +29,21 @@ static void add_json(oz_sha256 *s, const json_t *v) {
     free(text);
 }
 
-/* The model's config and every byte of its tensors. */
+/* The model's config and every byte of its tensors, which are looked through on the way. */
 static oz_status model_digest(char out[65], const oz_job *j, oz_err *err) {
     const oz_ckpt *c = j->q->ckpt;
     const size_t n = oz_ckpt_count(c);
     const oz_tensor **tensors = oz_alloc_array(n + 1, sizeof *tensors);
+    bool *not_finite = oz_alloc_array(n + 1, sizeof *not_finite);
     for (size_t i = 0; i < n; i++) tensors[i] = oz_ckpt_at(c, i);
     oz_sha256 s;
     oz_sha256_init(&s);
     add_json(&s, oz_ckpt_config(c));
-    oz_status st = oz_digest_tensors(out, c, tensors, n, j->pool, "reading the model");
+    oz_status st = oz_digest_tensors(out, &(oz_digest){c, tensors, n, not_finite}, j->pool, "reading the model");
     oz_sha256_add(&s, out, 64);
     oz_sha256_hex(out, &s);
+    if (st == OZ_OK) st = oz_quantize_finite_check(j->q, not_finite, err);
+    oz_free(not_finite);
     oz_free(tensors);
     return st;
 }

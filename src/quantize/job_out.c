@@ -55,7 +55,7 @@ static oz_status layer_digest(char out[65], const oz_job *j, const oz_ckpt *c, i
     const oz_cache *cache = oz_job_cache_of(j, layer);
     for (int k = 0; st == OZ_OK && cache && k < 2; k++)
         if (!(tensors[n++] = oz_ckpt_find(c, cache->tensors[k]))) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: %s is not there", oz_ckpt_path(c), cache->tensors[k]);
-    if (st == OZ_OK) st = oz_digest_tensors(out, c, tensors, n, j->pool, "checking");
+    if (st == OZ_OK) st = oz_digest_tensors(out, &(oz_digest){c, tensors, n, NULL}, j->pool, "checking");
     oz_free(tensors);
     return st;
 }

@@ -13,6 +13,7 @@ spoilt nan model.layers.1.mlp.up_proj.weight $((2 * (3 * 96 + 5))) '\xc0\x7f'
 spoilt inf model.layers.0.self_attn.o_proj.weight $((2 * (3 * 96 + 5))) '\x80\x7f'
 spoilt norm model.layers.1.post_attention_layernorm.weight 0 '\xc0\x7f'
 spoilt head lm_head.weight 6 '\xc0\x7f'
+spoilt last model.layers.2.mlp.down_proj.weight $((2 * (3 * 256 + 5))) '\xc0\x7f'
 spoilt dead model.layers.0.input_layernorm.weight 8 '\0\0'
 for t in self_attn.v_proj mlp.up_proj mlp.gate_proj; do poison "$T/dead/model.safetensors" model.layers.1.$t.weight $((2 * 96 * 3)) "$(printf '\\0%.0s' $(seq 192))"; done # and rows of zeros
 q() { $OUNCE quantize "$1" -q --num-calibration-samples 8 --max-seq-length 36 --calibration "$T/cal.jsonl" -o "$T/o" "${@:2}"; }
@@ -38,15 +39,23 @@ while read -r what; do
     fails "$what: a weight that is NaN" 1 'model.layers.1.mlp.up_proj' q "$T/nan" $what
     ok "$what: what is said of it" grep -q 'column 5: expected a finite weight, found -\?nan' "$T/err"
     ok "$what: a weight that is NaN: no checkpoint" test ! -e "$T/o"
-    [ ! -e "$T/o.gptq" ] || ok "$what: a weight that is NaN: the work can be taken up" test "$(jq .layers_done "$T/o.gptq/manifest.json")" = 1
-    rm -rf "$T/o.gptq"
+    nothing 'a weight that is NaN'
+    case $what in
+    --target*) fails "$what: a kept weight that is NaN" 1 'logits are not finite at position 0 of a window; model.layers.2.mlp.down_proj.weight[3, 5] is not finite either' q "$T/last" $what --ignore model.layers.2.mlp.down_proj ;;
+    *)
+        ok "$what: a kept weight that is NaN, behind all others" q "$T/last" $what --ignore model.layers.2.mlp.down_proj >"$T/out" 2>"$T/err"
+        ok "$what: it is named" grep -q '^warning: model.layers.2.mlp.down_proj.weight: expected finite values, found -\?nan at 773 (model.safetensors); it is kept as it is' "$T/err"
+        rm -rf "$T/o"
+        ;;
+    esac
+    nothing 'a kept weight that is NaN'
     fails "$what: a weight that is infinite" 1 'model.layers.0.self_attn.o_proj' q "$T/inf" $what
     ok "$what: what is said of it" grep -q 'finite' "$T/err"
     nothing 'a weight that is infinite'
-    fails "$what: a norm that is NaN" 1 'model.layers.1.mlp.gate_proj: ' q "$T/norm" $what
-    ok "$what: what is said of it" grep -q 'on the calibration text are not finite\|the calibration text gives activations that are not finite' "$T/err"
-    ok "$what: a norm that is NaN: no checkpoint" test ! -e "$T/o"
-    rm -rf "$T/o.gptq"
+    said='model.layers.1.post_attention_layernorm.weight: expected finite values, found nan at 0 (model.safetensors)'
+    [[ $what != --target* ]] || said='model.layers.1.mlp.gate_proj: the calibration text gives activations that are not finite' # on the way to the choice
+    fails "$what: a norm that is NaN" 1 "$said" q "$T/norm" $what
+    nothing 'a norm that is NaN'
     case $what in
     --target*) fails "$what: a head that is NaN, which is kept" 1 'logits are not finite at position 0 of a window; lm_head.weight[0, 3] is not finite either' q "$T/head" $what ;;
     *)

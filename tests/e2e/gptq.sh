@@ -59,12 +59,19 @@ spoil() { # TENSOR BYTES: llama in $T/spoilt, the tensor's first bytes replaced
     printf "$2" | dd of="$T/spoilt/model.safetensors" bs=1 seek=$((8 + n + $(at "$1"))) conv=notrunc status=none
 }
 spoil model.layers.1.mlp.up_proj.weight '\377\377\377\377'
-fails 'a weight that is NaN' 1 'model.layers.1.mlp.up_proj: row 0: column 0: expected a finite weight, found' $OUNCE quantize "$T/spoilt" "${G[@]:3}" -o "$T/o"
+fails 'a weight that is NaN' 1 'model.layers.1.mlp.up_proj.weight: row 0: column 0: expected a finite weight, found' $OUNCE quantize "$T/spoilt" "${G[@]:3}" -o "$T/o"
+fails 'with another that is kept' 1 'model.layers.2.self_attn.q_proj: the calibration text gives activations that are not finite' $OUNCE quantize "$T/spoilt" "${G[@]:3}" -o "$T/o" --ignore 're:.*layers.1.mlp'
 ok 'nothing is left but what --resume takes up' test ! -e "$T/o" -a -e "$T/o.gptq/manifest.json"
 rm -rf "$T/o.gptq"
 spoil model.layers.1.post_attention_layernorm.weight '\377\377\377\377'
-fails 'a norm that is NaN' 1 'the calibration text gives activations that are not finite' $OUNCE quantize "$T/spoilt" "${G[@]:3}" -o "$T/o"
-rm -rf "$T/o.gptq"
+fails 'a norm that is NaN' 1 'model.layers.1.post_attention_layernorm.weight: expected finite values, found' $OUNCE quantize "$T/spoilt" "${G[@]:3}" -o "$T/o"
+ok 'where nothing behind it is quantized it is kept, with a warning' $OUNCE quantize "$T/spoilt" "${G[@]:3}" -o "$T/o" --targets 're:.*layers.0.' >"$T/out" 2>"$T/err"
+ok 'which names it' grep -q '^warning: model.layers.1.post_attention_layernorm.weight: expected finite values' "$T/err"
+rm -rf "$T/o"
+$OUNCE convert $M/llama -o "$T/f32" --to f32 -q >"$T/out" && poison "$T/f32/model.safetensors" model.layers.2.mlp.down_proj.weight $((4 * (2 * 256 + 255))) '\0\0\200\377'
+fails 'an infinity of 32 bits' 1 'model.layers.2.mlp.down_proj.weight: row 2: column 255: expected a finite weight, found -inf (model.safetensors)' $OUNCE quantize "$T/f32" "${G[@]:3}" -o "$T/o"
+ok 'nothing is left' test ! -e "$T/o" -a ! -e "$T/o.gptq"
+
 
 # The result.
 g -o "$T/a" -t 1 --json >"$T/a.json" || echo 'not ok gptq'

@@ -158,6 +158,32 @@ static void test_arrays(void **state) {
 }
 
 /* Two blocks of each GGUF type, read whole and from an odd column. */
+/* Any value that is not finite, at any place, beside neighbours that are the largest there are; tails that are no whole words; every code of 16 bits. */
+static void test_all_finite(void **state) {
+    enum { N = 13 };
+    const struct { oz_dtype dtype; size_t size; uint64_t largest, bad[3]; } types[] = {
+        {OZ_DTYPE_F16, 2, 0xfbff, {0x7c00, 0xfc00, 0x7e01}}, {OZ_DTYPE_BF16, 2, 0xff7f, {0x7f80, 0xff80, 0x7fc0}}, {OZ_DTYPE_F32, 4, 0xff7fffff, {0x7f800000, 0xff800000, 0x7f800001}},
+        {OZ_DTYPE_F64, 8, 0xffefffffffffffff, {0x7ff0000000000000, 0xfff0000000000000, 0x7ff0000000000001}}};
+    for (size_t t = 0; t < 4; t++)
+        for (size_t at = 0; at < N; at++)
+            for (size_t k = 0; k < 3; k++) {
+                const size_t size = types[t].size;
+                char *x = oz_alloc(N * size); /* its end is the allocation's */
+                for (size_t i = 0; i < N; i++) memcpy(x + i * size, &types[t].largest, size);
+                assert_true(oz_all_finite(types[t].dtype, x, N * size));
+                memcpy(x + at * size, &types[t].bad[k], size);
+                assert_false(oz_all_finite(types[t].dtype, x, N * size));
+                assert_true(oz_all_finite(types[t].dtype, x, at * size));
+                assert_true(oz_all_finite(OZ_DTYPE_I8, x, N * size));
+                oz_free(x);
+            }
+    for (uint32_t h = 0; h < 65536; h++) {
+        const uint16_t v = (uint16_t)h;
+        assert_int_equal(oz_all_finite(OZ_DTYPE_F16, &v, sizeof v), isfinite(oz_f32_from_f16(v)));
+        assert_int_equal(oz_all_finite(OZ_DTYPE_BF16, &v, sizeof v), isfinite(oz_f32_from_bf16(v)));
+    }
+}
+
 static void test_gguf_blocks(void **state) {
     uint8_t q8[68] = {0}, q4[36] = {0}, q41[40] = {0};
     float row[64], part[40];
@@ -475,7 +501,7 @@ static void test_activations(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_widen_exhaustive), cmocka_unit_test(test_narrow_against_table), cmocka_unit_test(test_dtype_table),
-        cmocka_unit_test(test_arrays), cmocka_unit_test(test_gguf_blocks), cmocka_unit_test(test_gguf_super_blocks), cmocka_unit_test(test_packed_codes),
+        cmocka_unit_test(test_arrays), cmocka_unit_test(test_all_finite), cmocka_unit_test(test_gguf_blocks), cmocka_unit_test(test_gguf_super_blocks), cmocka_unit_test(test_packed_codes),
         cmocka_unit_test(test_fields), cmocka_unit_test(test_e2m1), cmocka_unit_test(test_act_round), cmocka_unit_test(test_scales_and_zeros), cmocka_unit_test(test_rope_rows), cmocka_unit_test(test_rtn_example),
         cmocka_unit_test(test_codes), cmocka_unit_test(test_rtn_groups_and_edges), cmocka_unit_test(test_rtn_nearest), cmocka_unit_test(test_rtn_divisor), cmocka_unit_test(test_activations),
     };
