@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/mem.h"
+#include "base/str.h"
 #include "quantize/internal.h"
 
 static bool is_norm(const oz_quantize_item *it) { return it->arch->role == OZ_ROLE_NORM; }
@@ -42,22 +43,107 @@ static void take(oz_quantize *q, const oz_quantize_fold *f) {
     for (size_t k = 0; k < f->of->n_to; k++) q->items[f->of->to[k]].moved = true;
 }
 
-oz_status oz_quantize_fold_plan(oz_quantize *q, oz_err *err) {
+/* ---- mappings of a recipe: which of the architecture's folds are done ---- */
+
+/* The first of a list of patterns that matches; -1: none. */
+static oz_status match(int64_t *at, const json_t *patterns, const oz_arch_tensor *t, const json_t *mapping, oz_err *err) {
+    const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
+    *at = -1;
+    for (size_t i = 0; *at < 0 && i < json_array_size(patterns); i++) {
+        bool hit;
+        if (oz_pattern_match(&hit, json_string_value(json_array_get(patterns, i)), &m, err) != OZ_OK) return oz_err_prefix(err, "%s", json_string_value(json_object_get(mapping, "path")));
+        if (hit) *at = (int64_t)i;
+    }
+    return OZ_OK;
+}
+
+/* Of a fold whose source the mapping names. Some of the readers alone would change what the model computes; where it speaks of none of them, it means others of that name. */
+static oz_status readers_match(bool *takes, bool *used, const oz_quantize *q, const oz_fold *f, const json_t *mapping, oz_err *err) {
+    const char *other = NULL;
+    *takes = false;
+    for (size_t k = 0; k < f->n_to; k++) {
+        int64_t at;
+        OZ_TRY(match(&at, json_object_get(mapping, "to"), q->items[f->to[k]].arch, mapping, err));
+        if (at >= 0) *takes = used[at] = true;
+        else other = q->items[f->to[k]].arch->module;
+    }
+    OZ_NEED(!*takes || !other, err, OZ_E_ARG, "%s: %s reads what %s gives, too: expected it in balance_layers, or the model would compute something else", json_string_value(json_object_get(mapping, "path")), other,
+            q->items[f->from].arch->module);
+    return OZ_OK;
+}
+
+/* What scales of this model can leave, by the ends of their names. */
+static oz_status no_source(const oz_quantize *q, const json_t *mapping, oz_err *err) {
+    oz_buf names = {0};
+    oz_map *seen = oz_map_new(64);
+    for (size_t i = 0; i < q->all_folds.n; i++) {
+        const char *module = q->items[q->all_folds.items[i].from].arch->module, *name = strrchr(module, '.') ? strrchr(module, '.') + 1 : module;
+        if (oz_map_add(seen, name, strlen(name), 0)) oz_buf_printf(&names, "%s%s", names.len ? ", " : "", name);
+    }
+    oz_status st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: smooth_layer '%s' matches nothing that scales can leave without a change of what the model computes; they can leave: %s",
+                              json_string_value(json_object_get(mapping, "path")), json_string_value(json_object_get(mapping, "from")), names.len ? names.data : "nothing");
+    oz_map_free(&seen);
+    oz_buf_deinit(&names);
+    return st;
+}
+
+static oz_status mapping_take(bool *asked /* [all_folds.n] */, const oz_quantize *q, const json_t *mapping, oz_err *err) {
+    const json_t *to = json_object_get(mapping, "to");
+    json_t *from = json_pack("[O]", json_object_get(mapping, "from"));
+    bool *used = oz_alloc_array(json_array_size(to) + 1, sizeof *used), any = false;
+    oz_status st = OZ_OK;
+    for (size_t i = 0; st == OZ_OK && i < q->all_folds.n; i++) {
+        int64_t hit;
+        bool takes;
+        st = match(&hit, from, q->items[q->all_folds.items[i].from].arch, mapping, err);
+        if (st != OZ_OK || hit < 0) continue;
+        any = true;
+        st = readers_match(&takes, used, q, &q->all_folds.items[i], mapping, err);
+        asked[i] = asked[i] || (st == OZ_OK && takes);
+    }
+    if (st == OZ_OK && !any) st = no_source(q, mapping, err);
+    for (size_t k = 0; st == OZ_OK && k < json_array_size(to); k++)
+        if (!used[k])
+            st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: balance_layers '%s' matches nothing that reads what '%s' gives", json_string_value(json_object_get(mapping, "path")),
+                            json_string_value(json_array_get(to, k)), json_string_value(json_object_get(mapping, "from")));
+    oz_free(used);
+    json_decref(from);
+    return st;
+}
+
+static oz_status mappings_take(bool *asked, const oz_quantize *q, oz_err *err) {
+    for (size_t i = 0; i < q->all_folds.n; i++) asked[i] = !q->mappings;
+    for (size_t i = 0; i < json_array_size(q->mappings); i++) OZ_TRY(mapping_take(asked, q, json_array_get(q->mappings, i), err));
+    return OZ_OK;
+}
+
+/* ---- the plan ---- */
+
+static oz_status folds_take(oz_quantize *q, const bool *asked, oz_err *err) {
     const char *first = NULL, *first_by = NULL, *first_why = NULL;
     size_t n_left = 0;
-    if (!q->transform) return OZ_OK;
-    OZ_TRY(oz_folds_new(&q->all_folds, &q->list, oz_ckpt_config(q->ckpt), err));
-    q->folds = oz_alloc_array(q->all_folds.n + 1, sizeof *q->folds);
     for (size_t i = 0; i < q->all_folds.n; i++) {
+        if (!asked[i]) continue;
         const oz_quantize_fold f = {&q->all_folds.items[i], has_kept_half(q, &q->all_folds.items[i])};
         const char *by, *why = hindered(&by, q, &f);
         if (!why) take(q, &f);
         else if (n_left++ == 0) first = q->items[f.of->from].arch->module, first_by = by, first_why = why;
     }
-    OZ_NEED(q->n_folds > 0, err, OZ_E_ARG, "--method %s: no scale of this model can be moved: %s: %s %s", q->transform->name, first ? first : oz_ckpt_path(q->ckpt),
+    OZ_NEED(q->n_folds > 0, err, OZ_E_ARG, "%s: no scale of this model can be moved: %s: %s %s", q->transform->title, first ? first : oz_ckpt_path(q->ckpt),
             first_by ? first_by : "nothing that is quantized", first_why ? first_why : "reads a norm or rows that could take it");
-    if (n_left) oz_log_info("%zu of %zu places where scales could move are left as they are, the first %s: %s %s", n_left, q->all_folds.n, first, first_by, first_why);
+    if (n_left) (q->mappings ? oz_log_warn : oz_log_info)("%zu of %zu places where scales could move are left as they are, the first %s: %s %s", n_left, q->all_folds.n, first, first_by, first_why);
     return OZ_OK;
+}
+
+oz_status oz_quantize_fold_plan(oz_quantize *q, oz_err *err) {
+    if (!q->transform) return OZ_OK;
+    OZ_TRY(oz_folds_new(&q->all_folds, &q->list, oz_ckpt_config(q->ckpt), err));
+    q->folds = oz_alloc_array(q->all_folds.n + 1, sizeof *q->folds);
+    bool *asked = oz_alloc_array(q->all_folds.n + 1, sizeof *asked);
+    oz_status st = mappings_take(asked, q, err);
+    if (st == OZ_OK) st = folds_take(q, asked, err);
+    oz_free(asked);
+    return st;
 }
 
 void oz_quantize_fold_free(oz_quantize *q) {

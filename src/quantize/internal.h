@@ -42,7 +42,9 @@ struct oz_quantize {
     double dampening;        /* of GPTQ */
     const oz_transform *transform; /* chooses the scales of folds; NULL: there are none */
     char *method;                  /* as it was given */
-    double strength;               /* of it; 0: searched */
+    double strength;               /* of it; 0: searched, */
+    unsigned variants; int n_grid; /* among those of its formulas (bits; 0: all), so many in all (0: its own number) */
+    json_t *mappings;              /* of a recipe: which of the folds are done; NULL: all */
     oz_fold_list all_folds;        /* that the architecture allows, */
     oz_quantize_fold *folds; size_t n_folds; /* and those that are done */
     oz_kv_scheme kv; int64_t n_heads_kv;     /* of the cache */
@@ -52,9 +54,9 @@ struct oz_quantize {
 /* Fills in quantized, scheme and gptq of the items (select.c). */
 oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err);
 
-/* A modifier of a recipe (recipe.c). config: config_groups and ignore, as in a quantization_config. */
-typedef struct oz_modifier { char *path; bool gptq, moves /* scales, and rounds nothing */; double dampening, strength; const char *preset; json_t *targets, *config; oz_kv_scheme kv; } oz_modifier;
-struct oz_recipe { json_t *json; oz_modifier *items; size_t n, cap; double dampening; /* of those that are GPTQ */ const oz_transform *transform; double strength; oz_kv_scheme kv; };
+/* A modifier of a recipe (recipe.c). config: config_groups and ignore, as in a quantization_config; mappings: [{path, from, to}]. */
+typedef struct oz_modifier { char *path; bool gptq, rounds; double dampening, strength; unsigned variants; int n_grid; const char *preset; json_t *targets, *config, *mappings; oz_kv_scheme kv; } oz_modifier;
+struct oz_recipe { json_t *json; oz_modifier *items; size_t n, cap; double dampening; /* of those that are GPTQ */ const oz_transform *transform; double strength; unsigned variants; int n_grid; const json_t *mappings; oz_kv_scheme kv; };
 
 /* ounce_recipe.json in dir: how a checkpoint was made. */
 oz_status oz_quantize_recipe_write(const json_t *recipe, const char *dir, oz_err *err);
@@ -91,7 +93,7 @@ oz_status oz_cache_write(oz_quantize *q, int64_t layer, const oz_sample *seen /*
 /* ---- the choice of scales (smooth.c) ---- */
 /* A way to choose: a row of a table (method.c). */
 typedef struct oz_fold_stats { int64_t n; float *x_max, *x_mean, *w_max, *w_mean; /* [n], of a scale's columns; w_mean of magnitudes relative to their group's largest */ } oz_fold_stats;
-struct oz_transform { const char *name, *title; void (*scales)(float *s, const oz_fold_stats *st, double strength, int variant); int n_variants; bool clips; /* before rounding to nearest */ };
+struct oz_transform { const char *name, *title; void (*scales)(float *s, const oz_fold_stats *st, double strength, int variant); int n_variants, n_grid; bool clips; /* before rounding to nearest */ };
 typedef struct oz_method { const oz_transform *transform; /* or NULL */ bool gptq, imatrix; /* neither: to nearest */ } oz_method;
 oz_status oz_method_parse(oz_method *out, const char *text, oz_err *err); /* NULL: to nearest. OZ_E_USAGE */
 typedef struct oz_reader { const oz_quantize_item *item; const oz_sample *sample; } oz_reader;

@@ -60,6 +60,7 @@ static oz_status identity(json_t **out, const oz_job *j, oz_err *err) {
     oz_sha256_add(&plan, &q->strength, sizeof q->strength);
     oz_sha256_add(&plan, &q->all_experts, sizeof q->all_experts);
     oz_sha256_add(&plan, q->method, strlen(q->method));
+    if (q->recipe) add_json(&plan, q->recipe);
     if (q->transform) oz_sha256_add(&plan, q->transform->name, strlen(q->transform->name)); /* a recipe's, too */
     for (size_t i = 0; i < q->list.n; i++) oz_sha256_add(&plan, &q->items[i].gptq, sizeof q->items[i].gptq);
     for (size_t i = 0; i < oz_layout_file_count(q->layout); i++) {

@@ -1,6 +1,6 @@
 /* Recipes as llm-compressor has them, where the meaning here is the same: stages of modifiers, of which those of a table are run: QuantizationModifier (rounding to nearest),
- * GPTQModifier, and one of SmoothQuantModifier and AWQModifier, which move scales before. A modifier becomes what a quantization_config has, config_groups and ignore, and is resolved by the same rules; what it says
- * that is not known, or would be done otherwise here, is an error with its path. */
+ * GPTQModifier, and one of SmoothQuantModifier and AWQModifier, which move scales before; an AWQModifier that says what to round does that, too, as the library had it until it split the two. A modifier becomes
+ * what a quantization_config has, config_groups and ignore, and is resolved by the same rules; what it says that is not known, or would be done otherwise here, is an error with its path. */
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
@@ -155,33 +155,88 @@ static oz_status strength(oz_modifier *m, const json_t *v, const char *key, oz_e
     return OZ_OK;
 }
 
-static oz_status no_mappings(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
-    OZ_FAIL(err, OZ_E_UNSUPPORTED, "%s.%s: scales move wherever that changes nothing of what the model computes; must be null, found %s", m->path, key, oz_json_show(v));
-}
-
-static oz_status no_list(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
-    if (!json_is_array(v) || json_array_size(v) > 0) WRONG("empty: what is ignored when weights are rounded keeps its scales, too");
+/* {smooth_layer, balance_layers}, or [balance_layers, smooth_layer]: AWQModifier's and SmoothQuantModifier's. Where inputs are looked at (activation_hook_target) is no question here: at each reader. */
+static oz_status mapping_read(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    const bool is_pair = json_is_array(v) && json_array_size(v) == 2;
+    const json_t *from = is_pair ? json_array_get(v, 1) : json_object_get(v, "smooth_layer"), *to = is_pair ? json_array_get(v, 0) : json_object_get(v, "balance_layers");
+    const char *name;
+    json_t *value, *readers;
+    if (!is_pair && !json_is_object(v)) WRONG("{smooth_layer: PAT, balance_layers: [PAT, ...]} or [[PAT, ...], PAT]");
+    json_object_foreach((json_t *)v, name, value)
+        OZ_NEED(strcmp(name, "smooth_layer") == 0 || strcmp(name, "balance_layers") == 0 || strcmp(name, "activation_hook_target") == 0, err, OZ_E_FORMAT,
+                "%s.%s.%.60s: unknown key of a mapping; known: smooth_layer, balance_layers, activation_hook_target", m->path, key, name);
+    OZ_NEED(json_is_string(from), err, OZ_E_FORMAT, "%s.%s: smooth_layer must be a string, found %s", m->path, key, oz_json_show(from));
+    OZ_NEED(to && (!json_is_array(to) || json_array_size(to) > 0), err, OZ_E_FORMAT, "%s.%s: balance_layers: expected what reads smooth_layer's output, found nothing", m->path, key);
+    OZ_TRY(strings(&readers, m, to, key, err));
+    char *path = oz_asprintf("%s.%s", m->path, key);
+    json_array_append_new(m->mappings, json_pack("{s:s, s:O, s:o}", "path", path, "from", from, "to", readers));
+    oz_free(path);
     return OZ_OK;
 }
 
-enum { RTN = 1, GPTQ = 2, SMOOTH = 4, AWQ = 8, ROUNDS = RTN | GPTQ, MOVES = SMOOTH | AWQ, ALL = ROUNDS | MOVES };
+static oz_status mappings(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    if (!json_is_array(v) || json_array_size(v) == 0) WRONG("a list of mappings, or left out: scales then move wherever that changes nothing of what the model computes");
+    m->mappings = json_array();
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        char at[64];
+        snprintf(at, sizeof at, "%s[%zu]", key, i);
+        OZ_TRY(mapping_read(m, json_array_get(v, i), at, err));
+    }
+    return OZ_OK;
+}
+
+static oz_status no_list(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    if (!json_is_array(v) || json_array_size(v) > 0) WRONG("empty: what is ignored when weights are rounded keeps its scales, too, and mappings say which others move");
+    return OZ_OK;
+}
+
+/* Which of the two formulas of method.c are tried. */
+static oz_status duo(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    const bool both = json_is_string(v) && strcasecmp(json_string_value(v), "both") == 0;
+    if (!json_is_boolean(v) && !both) WRONG("true (inputs and weights), false (inputs alone) or \"both\", or left out, which is both");
+    m->variants = both ? 3 : json_is_true(v) ? 2 : 1;
+    return OZ_OK;
+}
+
+static oz_status grid(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > 1000) WRONG("an integer in 1..1000");
+    m->n_grid = (int)json_integer_value(v);
+    return OZ_OK;
+}
+
+static oz_status smoothquant(oz_modifier *m, const json_t *v, const char *key, oz_err *err) {
+    const char *name = json_string_value(v);
+    if (!name || strcmp(name, "smoothquant") != 0) WRONG("smoothquant");
+    return OZ_OK;
+}
+
+enum { RTN = 1, GPTQ = 2, SMOOTH = 4, AWQ = 8, ROUNDS = RTN | GPTQ, MOVES = SMOOTH | AWQ, MAY_ROUND = ROUNDS | AWQ, ALL = ROUNDS | MOVES };
 static const struct { const char *name; int kind; const char *step; /* of --method */ } MODIFIERS[] = {
     {"QuantizationModifier", RTN, "rtn"}, {"GPTQModifier", GPTQ, "gptq"}, {"SmoothQuantModifier", SMOOTH, "smoothquant"}, {"AWQModifier", AWQ, "awq"}};
 static const struct { const char *key; check_fn *check; int of; } KEYS[] = {
-    {"targets", targets, ROUNDS}, {"ignore", ignore, ROUNDS}, {"scheme", scheme, ROUNDS}, {"config_groups", config_groups, ROUNDS}, {"kv_cache_scheme", cache, ROUNDS},
-    {"weight_observer", observer, ROUNDS}, {"input_observer", observer, ROUNDS}, {"output_observer", observer, ROUNDS}, {"observer", observers, ROUNDS}, {"bypass_divisibility_checks", only_false, ROUNDS},
-    {"index", any, ALL}, {"group", any, ALL}, {"start", any, ALL}, {"end", any, ALL}, {"update", any, ALL},
-    {"block_size", positive, GPTQ}, {"dampening_frac", dampening, GPTQ}, {"actorder", actorder, GPTQ}, {"offload_hessians", any, GPTQ}, {"sequential_update", only_true, GPTQ},
-    {"sequential_targets", any, GPTQ | MOVES}, {"smoothing_strength", strength, SMOOTH}, {"mappings", no_mappings, MOVES}, {"ignore", no_list, MOVES}, {"num_calibration_steps", any, SMOOTH},
-    {"calibration_function", any, SMOOTH}, {"offload_device", any, AWQ}, {"duo_scaling", any, AWQ}, {"n_grid", any, AWQ},
+    {"targets", targets, MAY_ROUND}, {"ignore", ignore, MAY_ROUND}, {"scheme", scheme, MAY_ROUND}, {"config_groups", config_groups, MAY_ROUND}, {"kv_cache_scheme", cache, MAY_ROUND},
+    {"weight_observer", observer, MAY_ROUND}, {"input_observer", observer, MAY_ROUND}, {"output_observer", observer, MAY_ROUND}, {"observer", observers, MAY_ROUND},
+    {"bypass_divisibility_checks", only_false, MAY_ROUND}, {"block_size", positive, GPTQ}, {"dampening_frac", dampening, GPTQ}, {"actorder", actorder, GPTQ}, {"offload_hessians", any, GPTQ},
+    {"sequential_update", only_true, GPTQ}, {"smoothing_strength", strength, SMOOTH}, {"mappings", mappings, MOVES}, {"ignore", no_list, SMOOTH}, {"algorithm", smoothquant, SMOOTH},
+    {"num_calibration_steps", any, SMOOTH}, {"calibration_function", any, SMOOTH}, {"duo_scaling", duo, AWQ}, {"n_grid", grid, AWQ}, {"offload_device", any, AWQ},
+    {"sequential_targets", any, GPTQ | MOVES}, {"index", any, ALL}, {"group", any, ALL}, {"start", any, ALL}, {"end", any, ALL}, {"update", any, ALL},
 };
 
 /* ---- modifiers ---- */
 
+static oz_status unknown(const oz_modifier *m, size_t type, const char *key, oz_err *err) {
+    oz_buf known = {0};
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
+        if (KEYS[i].of & MODIFIERS[type].kind) oz_buf_printf(&known, "%s%s", known.len ? ", " : "", KEYS[i].key);
+    oz_status st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s.%.60s: unknown key of a %s; known: %s", m->path, key, MODIFIERS[type].name, known.data);
+    oz_buf_deinit(&known);
+    return st;
+}
+
 static oz_status key_read(oz_modifier *m, size_t type, const char *key, const json_t *v, oz_err *err) {
     size_t i = 0;
     while (i < sizeof KEYS / sizeof *KEYS && !(strcmp(KEYS[i].key, key) == 0 && (KEYS[i].of & MODIFIERS[type].kind))) i++;
-    OZ_NEED(i < sizeof KEYS / sizeof *KEYS, err, OZ_E_FORMAT, "%s.%.60s: unknown key of a %s", m->path, key, MODIFIERS[type].name);
+    if (i == sizeof KEYS / sizeof *KEYS) return unknown(m, type, key, err);
     if (!json_is_null(v)) return KEYS[i].check(m, v, key, err);
     if (strcmp(key, "actorder") == 0)
         oz_log_warn("%s.actorder: found null; columns go by the size of their inputs all the same (\"static\"), which changes nothing in how they are stored", m->path);
@@ -196,7 +251,9 @@ static oz_status groups_take(oz_modifier *m, oz_err *err) {
         json_object_set_new(groups, m->preset, m->targets ? json_incref(m->targets) : json_pack("[s]", "Linear"));
         json_object_set_new(m->config, "config_groups", groups);
     }
-    OZ_NEED(json_object_get(m->config, "config_groups"), err, OZ_E_FORMAT, "%s: expected a scheme or config_groups, found neither", m->path);
+    const bool has = json_object_get(m->config, "config_groups") != NULL;
+    OZ_NEED(has || !m->kv.quantized, err, OZ_E_UNSUPPORTED, "%s: expected a scheme or config_groups beside kv_cache_scheme: a cache alone, with weights as they are, is not made", m->path);
+    OZ_NEED(has, err, OZ_E_FORMAT, "%s: expected a scheme or config_groups, found neither (those of another modifier are not taken over)", m->path);
     return OZ_OK;
 }
 
@@ -206,7 +263,7 @@ static oz_status transform_take(oz_recipe *r, const oz_modifier *m, const char *
     OZ_TRY(oz_method_parse(&method, step, err));
     OZ_NEED(!r->transform, err, OZ_E_UNSUPPORTED, "%s: scales are moved once, and a modifier before does that", m->path);
     OZ_NEED(r->n == 1, err, OZ_E_UNSUPPORTED, "%s: scales are moved before weights are rounded: expected it first", m->path);
-    r->transform = method.transform, r->strength = m->strength;
+    r->transform = method.transform, r->strength = m->strength, r->variants = m->variants, r->n_grid = m->n_grid, r->mappings = m->mappings;
     return OZ_OK;
 }
 
@@ -218,11 +275,14 @@ static oz_status modifier_read(oz_recipe *r, const char *path, const char *name,
     OZ_NEED(json_is_object(v), err, OZ_E_FORMAT, "%s: must be an object, found %s", path, oz_json_show(v));
     oz_grow((void **)&r->items, &r->cap, r->n + 1, sizeof *r->items);
     oz_modifier *m = &r->items[r->n++];
-    *m = (oz_modifier){.path = oz_strdup(path), .gptq = MODIFIERS[type].kind == GPTQ, .moves = MODIFIERS[type].kind & MOVES, .dampening = OZ_DAMPENING, .config = json_object()};
+    const int kind = MODIFIERS[type].kind;
+    *m = (oz_modifier){.path = oz_strdup(path), .gptq = kind == GPTQ, .dampening = OZ_DAMPENING, .config = json_object()};
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)v, key, value) OZ_TRY(key_read(m, type, key, value, err));
-    return m->moves ? transform_take(r, m, MODIFIERS[type].step, err) : groups_take(m, err);
+    m->rounds = kind & ROUNDS || m->preset || m->targets || json_object_size(m->config) > 0 || m->kv.quantized;
+    if (kind & MOVES) OZ_TRY(transform_take(r, m, MODIFIERS[type].step, err));
+    return m->rounds ? groups_take(m, err) : OZ_OK;
 }
 
 static oz_status stage_read(oz_recipe *r, const char *path, const json_t *stage, oz_err *err) {
@@ -254,7 +314,9 @@ static oz_status stages_read(oz_recipe *r, const char *file, oz_err *err) {
         oz_free(path);
         OZ_TRY(st);
     }
-    OZ_NEED(r->n > (r->transform != NULL), err, OZ_E_FORMAT, "%s: expected modifiers%s, found none", file, r->transform ? " that round" : "");
+    bool rounds = false;
+    for (size_t i = 0; i < r->n; i++) rounds = rounds || r->items[i].rounds;
+    OZ_NEED(rounds, err, OZ_E_FORMAT, "%s: expected modifiers%s, found none", file, r->transform ? " that round" : "");
     for (size_t i = 0; i < r->n; i++) {
         for (size_t k = 0; k < i; k++)
             OZ_NEED(!r->items[i].gptq || !r->items[k].gptq || r->items[i].dampening == r->items[k].dampening, err, OZ_E_UNSUPPORTED, "%s.dampening_frac: must be that of %s, %g, found %g",
@@ -292,6 +354,7 @@ void oz_recipe_free(oz_recipe **pr) {
         oz_free(r->items[i].path);
         json_decref(r->items[i].config);
         json_decref(r->items[i].targets);
+        json_decref(r->items[i].mappings);
     }
     json_decref(r->json);
     oz_free(r->items);

@@ -211,6 +211,7 @@ void oz_quantize_free(oz_quantize **pq) {
     json_decref(q->recipe);
     json_decref(q->asked);
     json_decref(q->budget);
+    json_decref(q->mappings);
     oz_free(q->items);
     oz_free(q->modules);
     oz_free(q->method);

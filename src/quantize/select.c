@@ -141,9 +141,9 @@ oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err 
     OZ_TRY(oz_method_parse(&method, cfg->method, err));
     q->transform = method.transform;
     if (!cfg->recipe) OZ_TRY(by_patterns(q, cfg, &method, err));
-    if (cfg->recipe) q->transform = cfg->recipe->transform, q->strength = cfg->recipe->strength;
+    if (cfg->recipe) q->transform = cfg->recipe->transform, q->strength = cfg->recipe->strength, q->variants = cfg->recipe->variants, q->n_grid = cfg->recipe->n_grid, q->mappings = json_incref((json_t *)cfg->recipe->mappings);
     for (size_t i = 0; cfg->recipe && i < cfg->recipe->n; i++)
-        if (!cfg->recipe->items[i].moves) OZ_TRY(by_modifier(q, cfg->recipe, &cfg->recipe->items[i], err));
+        if (cfg->recipe->items[i].rounds) OZ_TRY(by_modifier(q, cfg->recipe, &cfg->recipe->items[i], err));
     OZ_TRY(check_groups(q, cfg, err));
     for (size_t i = 0; i < q->list.n; i++) {
         if (!q->items[i].quantized) continue;

@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "quantize/internal.h"
 
-enum { BAND = 32, STATS_ROWS = 64, STRENGTHS = 10 };
+enum { BAND = 32, STATS_ROWS = 64 };
 
 /* A reader under trial. */
 typedef struct trial {
@@ -461,11 +461,12 @@ static oz_status candidates_try(float *best, found *out, search *s, const oz_qua
     if (st == OZ_OK) st = loss_of(&out->before, s, best, q, f, err);
     if (st == OZ_OK && !isfinite(out->before)) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "the errors of what reads it are beyond 32-bit floats: its weights or inputs are too large for them, or too small; --ignore leaves a module as it is");
     out->after = q->strength > 0 ? INFINITY : out->before;
+    const unsigned variants = q->variants ? q->variants : (1u << q->transform->n_variants) - 1;
+    const int n_grid = (q->n_grid ? q->n_grid : q->transform->n_grid) / __builtin_popcount(variants), steps = q->strength > 0 || n_grid < 1 ? 1 : n_grid;
     for (int v = 0; v < q->transform->n_variants; v++)
-        for (int i = 1; i <= STRENGTHS && st == OZ_OK; i++) {
-            const double strength = q->strength > 0 ? q->strength : (double)i / STRENGTHS;
+        for (int i = 1; i <= steps && variants >> v & 1 && st == OZ_OK; i++) {
+            const double strength = q->strength > 0 ? q->strength : (double)i / steps;
             double loss;
-            if (q->strength > 0 && i > 1) break;
             q->transform->scales(scales, &stats, strength, v);
             oz_fold_settle(scales, q, f);
             if ((st = loss_of(&loss, s, scales, q, f, err)) != OZ_OK || !(loss < out->after)) continue;

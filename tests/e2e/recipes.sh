@@ -114,7 +114,18 @@ bad 'a key of the other' '.block_size: unknown key of a QuantizationModifier' ' 
 bad 'unknown modifier' ': modifiers that are done here are' '   {sparsity: 0.5}' SparseGPTModifier
 recipe '   {smoothing_strength: 0.8}' SmoothQuantModifier
 fails 'nothing that rounds' 1 'x.yaml: expected modifiers that round, found none' q --recipe "$T/x.yaml"
-bad 'mappings' '.mappings: scales move wherever that changes nothing' '   {mappings: [[["re:.*q_proj"], "re:.*input_layernorm"]]}' SmoothQuantModifier
+bad 'mappings that are none' '.mappings: must be a list of mappings, or left out' '   {mappings: []}' SmoothQuantModifier
+bad 'a mapping that is none' '.mappings[1]: must be {smooth_layer: PAT, balance_layers: [PAT, ...]} or [[PAT, ...], PAT], found "re:.*q_proj"' '   {mappings: [[["re:.*q_proj"], "re:.*input_layernorm"], "re:.*q_proj"]}' SmoothQuantModifier
+bad 'a mapping without its source' '.mappings[0]: smooth_layer must be a string, found nothing' '   {mappings: [{balance_layers: ["re:.*q_proj"]}]}' AWQModifier
+bad 'a mapping without readers' '.mappings[0]: balance_layers: expected what reads' '   {mappings: [{smooth_layer: "re:.*input_layernorm", balance_layers: []}]}' AWQModifier
+bad 'a key of a mapping' '.mappings[0].smooth: unknown key of a mapping; known: smooth_layer, balance_layers' '   {mappings: [{smooth: a, balance_layers: [b]}]}' AWQModifier
+bad 'another algorithm' '.algorithm: must be smoothquant, found "log_equalization"' '   {algorithm: log_equalization}' SmoothQuantModifier
+bad 'what is not smoothed' '.ignore: must be empty: ' '   {ignore: [model.layers.0.input_layernorm]}' SmoothQuantModifier
+bad 'duo_scaling' '.duo_scaling: must be true (inputs and weights), false (inputs alone) or "both", or left out, which is both, found "maybe"' '   {duo_scaling: maybe}' AWQModifier
+bad 'n_grid' '.n_grid: must be an integer in 1..1000, found 0' '   {n_grid: 0}' AWQModifier
+bad 'what is known is listed' '.bits: unknown key of a AWQModifier; known: targets, ignore, scheme, config_groups, ' '   {bits: 4}' AWQModifier
+bad 'an AWQModifier that is to round, and not how' ': expected a scheme or config_groups, found neither' '   {ignore: [lm_head]}' AWQModifier
+bad 'a cache alone' ': expected a scheme or config_groups beside kv_cache_scheme' '   {kv_cache_scheme: {num_bits: 8, type: float}}'
 bad 'a strength' '.smoothing_strength: must be a number above 0' '   {smoothing_strength: 1.5}' SmoothQuantModifier
 bad 'a key of another' '.n_grid: unknown key of a SmoothQuantModifier' '   {n_grid: 20}' SmoothQuantModifier
 
@@ -126,6 +137,48 @@ same 'recorded' '["recipe","smoothquant",0.8]' "$(jq -c '[.method, .folding.by, 
 printf '%s\n' 's_stage:' ' m_modifiers:' '  AWQModifier: {duo_scaling: true}' '  QuantizationModifier: {scheme: W8A16, ignore: [lm_head]}' >"$T/x.yaml"
 c --recipe "$T/x.yaml" --max-seq-length 16 >"$T/out" 2>&1
 same 'AWQModifier' '["awq","searched"]' "$(jq -c '[.folding.by, .folding.strength]' "$T/o/ounce_recipe.json")"
+
+# Mappings: all of them are what is done without; of some, what they do not name stays as rounding alone leaves it. As llm-compressor's recipes write them, and as its AWQModifier saves its own.
+moved() { # NAME SMOOTHQUANT'S KEYS
+    printf '%s\n' 's_stage:' ' m_modifiers:' "  SmoothQuantModifier: {smoothing_strength: 0.8$2}" '  QuantizationModifier: {scheme: W8A8, ignore: [lm_head]}' >"$T/x.yaml"
+    rm -rf "$T/$1" && c --recipe "$T/x.yaml" --max-seq-length 16 >"$T/out" 2>"$T/err" && mv "$T/o" "$T/$1" || { echo "not ok $1" && cat "$T/err"; }
+}
+norms='[["re:.*q_proj", "re:.*k_proj", "re:.*v_proj"], "re:.*input_layernorm"], [["re:.*gate_proj", "re:.*up_proj"], "re:.*post_attention_layernorm"]'
+moved every '' && moved mapped ", mappings: [$norms, [\"re:.*o_proj\", \"re:.*v_proj\"], [\"re:.*down_proj\", \"re:.*up_proj\"]]"
+ok 'mappings that name every place: the same bytes' cmp "$T/every/model.safetensors" "$T/mapped/model.safetensors"
+moved norms ", mappings: [$norms]"
+same 'of two places a layer' '8 4' "$(jq .folding.folds "$T/every/ounce_recipe.json" "$T/norms/ounce_recipe.json" | xargs)"
+q --scheme W8A8 >"$T/out" && mv "$T/o" "$T/plain"
+for t in self_attn.o_proj mlp.down_proj; do same "what the mappings do not name stays: $t" "$(tensor "$T/plain" model.layers.1.$t.weight)" "$(tensor "$T/norms" model.layers.1.$t.weight)"; done
+for t in self_attn.q_proj mlp.up_proj; do ok "what they name is moved: $t" test "$(tensor "$T/plain" model.layers.1.$t.weight)" != "$(tensor "$T/norms" model.layers.1.$t.weight)"; done
+cannot() { # NAME TEXT MAPPINGS
+    printf '%s\n' 's_stage:' ' m_modifiers:' "  AWQModifier: {mappings: [$3]}" '  QuantizationModifier: {scheme: W8A16, ignore: [lm_head, "re:.*layers.0.mlp.down_proj"]}' >"$T/x.yaml"
+    fails "$1" 1 "x.yaml: s_stage.m_modifiers.AWQModifier.mappings[0]: $2" c --recipe "$T/x.yaml"
+}
+cannot 'some of the readers' 'model.layers.0.self_attn.v_proj reads what model.layers.0.input_layernorm gives, too' '{smooth_layer: "re:.*input_layernorm", balance_layers: ["re:.*q_proj", "re:.*k_proj"]}'
+cannot 'a reader that is none' "balance_layers 're:.*fc1' matches nothing that reads what 're:.*up_proj' gives" '{smooth_layer: "re:.*up_proj", balance_layers: ["re:.*down_proj", "re:.*fc1"]}'
+cannot 'a source that is none' "smooth_layer 're:.*self_attn_layer_norm' matches nothing that scales can leave without a change of what the model computes; they can leave: input_layernorm, v_proj, post_attention_layernorm, up_proj" '{smooth_layer: "re:.*self_attn_layer_norm", balance_layers: ["re:.*q_proj"]}'
+cannot 'a broken expression' "expected a regular expression, found 're:(': " '{smooth_layer: "re:(", balance_layers: ["re:.*q_proj"]}'
+printf '%s\n' 's_stage:' ' m_modifiers:' '  AWQModifier: {mappings: [{smooth_layer: "re:.*up_proj", balance_layers: "re:.*down_proj"}]}' '  QuantizationModifier: {scheme: W8A16, ignore: [lm_head, "re:.*layers.0.mlp.down_proj"]}' >"$T/x.yaml"
+c --recipe "$T/x.yaml" >"$T/out" 2>"$T/err"
+ok 'a place that is asked for and left is a warning' grep -q '^warning: 1 of 8 places where scales could move are left as they are, the first model.layers.0.mlp.up_proj: model.layers.0.mlp.down_proj is to be left as it is' "$T/err"
+printf '%s\n' 's_stage:' ' m_modifiers:' '  AWQModifier: {scheme: W8A8, ignore: [lm_head], mappings: [[["re:.*experts.*w1$", "re:.*experts.*w3$"], "re:.*post_attention_layernorm"]]}' >"$T/x.yaml"
+m=moe
+fails 'a router reads the norm, too' 1 'mappings[0]: model.layers.0.block_sparse_moe.gate reads what model.layers.0.post_attention_layernorm gives, too' c --recipe "$T/x.yaml"
+m=dense
+
+# An AWQModifier that also rounds, as it did until it was split; its ways to search.
+awq() { # NAME KEYS
+    printf '%s\n' 's_stage:' ' m_modifiers:' "  AWQModifier: {scheme: W4A16_ASYM, targets: [Linear], ignore: [lm_head]$2}" >"$T/x.yaml"
+    rm -rf "$T/$1" && c --recipe "$T/x.yaml" --max-seq-length 16 >"$T/out" 2>"$T/err" && mv "$T/o" "$T/$1" || { echo "not ok $1" && cat "$T/err"; }
+}
+awq one-modifier ''
+c --scheme W4A16_ASYM --group-size 128 --method awq --max-seq-length 16 >"$T/out" 2>"$T/err" || echo 'not ok awq'
+ok 'an AWQModifier that rounds: the bytes of --method awq' cmp "$T/one-modifier/model.safetensors" "$T/o/model.safetensors"
+awq both ', duo_scaling: both, n_grid: 20'
+ok 'duo_scaling "both" and 20 points are what is done without' cmp "$T/one-modifier/model.safetensors" "$T/both/model.safetensors"
+awq duo ', duo_scaling: true' && awq no-duo ', duo_scaling: false' && awq coarse ', n_grid: 2'
+same 'each of these changes the bytes' 4 "$(for x in both duo no-duo coarse; do sha256sum <"$T/$x/model.safetensors"; done | sort -u | wc -l)"
 printf '%s\n' 's_stage:' ' m_modifiers:' '  GPTQModifier: {scheme: W8A8, ignore: [lm_head]}' '  SmoothQuantModifier: {}' >"$T/x.yaml"
 fails 'scales that move afterwards' 1 '.SmoothQuantModifier: scales are moved before weights are rounded: expected it first' c --recipe "$T/x.yaml"
 bad 'unknown preset' '.scheme: must be a preset that is known here, found "W9A9"' '   {scheme: W9A9}'

@@ -263,7 +263,7 @@ static void test_nothing_to_fold(void **state) {
     oz_err err = {0};
     const oz_quantize_cfg cfg = {.scheme = oz_preset_find("W8A16")->scheme, .method = "smoothquant+gptq", .targets = (const char *const[]){"re:.*gate_proj"}, .n_targets = 1};
     assert_int_equal(oz_quantize_new(&q, c, &cfg, &err), OZ_E_ARG);
-    test_contains(err.msg, "--method smoothquant: no scale of this model can be moved: model.layers.0.input_layernorm: model.layers.0.self_attn.q_proj is not quantized");
+    test_contains(err.msg, "SmoothQuant: no scale of this model can be moved: model.layers.0.input_layernorm: model.layers.0.self_attn.q_proj is not quantized");
     oz_ckpt_close(&c);
 }
 
