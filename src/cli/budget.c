@@ -3,6 +3,7 @@
 #include "base/progress.h"
 #include "cli/budget.h"
 #include "measure/measure.h"
+#include <math.h>
 
 /* Of the calibration text: sequences that errors at outputs, and divergences, are taken on, and how many tokens of one these see: each set of modules runs them through half of the model and its head. */
 enum { ERROR_SEQS = 16, KL_SEQS = 8, KL_TOKENS = 128 };
@@ -40,33 +41,49 @@ static int64_t longest(const oz_calibration *c) {
     return n;
 }
 
+typedef struct measuring { oz_budget *b; oz_kl_module *items; size_t n; double *kl; } measuring;
+
+static oz_status keep(void *arg, oz_err *err) {
+    const measuring *m = arg;
+    for (size_t i = 0; i < m->n; i++)
+        if (m->items[i].measured) m->kl[i] = m->items[i].mean_kl;
+    return oz_budget_keep(m->b, m->kl, err);
+}
+
 /* What the leanest scheme does to each set alone. */
-static oz_status divergences(double *kl, oz_budget *b, oz_model *m, const oz_calibration *c, const oz_cli_budget_cfg *cfg, oz_err *err) {
-    const size_t n = oz_budget_count(b);
-    oz_kl_module *items = oz_alloc_array(n + 1, sizeof *items);
-    for (size_t i = 0; i < n; i++) {
+static oz_status divergences(oz_budget *b, oz_model *m, const oz_calibration *c, const oz_cli_budget_cfg *cfg, oz_err *err) {
+    measuring x = {.b = b, .n = oz_budget_count(b)};
+    x.items = oz_alloc_array(x.n + 1, sizeof *x.items), x.kl = oz_alloc_array(x.n + 1, sizeof *x.kl);
+    for (size_t i = 0; i < x.n; i++) {
         const oz_budget_part p = oz_budget_at(b, i);
-        items[i] = (oz_kl_module){.name = (char *)p.name, .layer = p.layer, .modules = (char **)p.modules, .n_modules = p.n_modules, .quantize = p.leanest};
+        x.items[i] = (oz_kl_module){.name = (char *)p.name, .layer = p.layer, .modules = (char **)p.modules, .n_modules = p.n_modules, .quantize = p.leanest, .measured = !isnan(p.kl), .mean_kl = p.kl};
+        x.kl[i] = p.kl;
     }
-    oz_status st = oz_kl_modules_run(items, n, m, &(oz_kl_modules_cfg){.dev = cfg->dev, .ref = cfg->ckpt, .dtype = "f32", .name = cfg->model, .ids = c->ids, .begin = c->begin, .n_windows = c->n_seqs}, err);
+    oz_status st = oz_kl_modules_run(x.items, x.n, m, &(oz_kl_modules_cfg){.dev = cfg->text->dev, .ref = cfg->ckpt, .dtype = "f32", .name = cfg->model, .ids = c->ids, .begin = c->begin, .n_windows = c->n_seqs, .keep = keep, .keep_arg = &x}, err);
     if (st == OZ_E_FORMAT) oz_cli_blame(cfg->ckpt, err); /* logits that are not finite */
-    for (size_t i = 0; st == OZ_OK && i < n; i++) kl[i] = items[i].mean_kl;
-    oz_free(items);
+    oz_free(x.items);
+    oz_free(x.kl);
     return st;
 }
 
-oz_status oz_cli_budget(oz_budget *b, const oz_calibration *c, oz_pool *pool, const oz_cli_budget_cfg *cfg, oz_err *err) {
-    oz_calibration errors = spread(c, ERROR_SEQS, 1, INT64_MAX), kls = spread(c, KL_SEQS, 2, KL_TOKENS); /* one token predicts nothing */
+static oz_status measure(oz_budget *b, const oz_calibration *errors, const oz_calibration *kls, oz_pool *pool, const oz_cli_budget_cfg *cfg, oz_err *err) {
+    const int64_t max_tok = longest(cfg->text->calibration);
     oz_model *m = NULL;
-    double *kl = oz_alloc_array(oz_budget_count(b) + 1, sizeof *kl);
+    oz_status st = oz_model_open(&m, cfg->text->dev, cfg->ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = max_tok, .taps = OZ_TAP_LINEAR, .need_len = max_tok}, err);
+    if (st == OZ_OK) st = oz_budget_errors(b, m, errors, pool, err);
+    if (st == OZ_OK) st = divergences(b, m, kls, cfg, err);
+    oz_model_close(&m);
+    return st;
+}
+
+oz_status oz_cli_budget(oz_budget *b, const oz_cli_budget_cfg *cfg, oz_pool *pool, oz_err *err) {
+    const oz_calibration *c = cfg->text->calibration;
+    oz_calibration errors = spread(c, ERROR_SEQS, 1, INT64_MAX), kls = spread(c, KL_SEQS, 2, KL_TOKENS); /* one token predicts nothing */
     oz_status st = OZ_OK;
     if (!kls.n_seqs) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: no sequence of at least 2 tokens: --target-bytes measures how well the next token is predicted", c->name);
-    if (st == OZ_OK) st = oz_model_open(&m, cfg->dev, cfg->ckpt, &(oz_model_cfg){.dtype = "f32", .max_tok = longest(c), .taps = OZ_TAP_LINEAR, .need_len = longest(c)}, err);
-    if (st == OZ_OK) st = oz_budget_errors(b, m, &errors, pool, err);
-    if (st == OZ_OK) st = divergences(kl, b, m, &kls, cfg, err);
-    if (st == OZ_OK) oz_budget_choose(b, kl, OZ_VERSION);
-    oz_model_close(&m);
-    oz_free(kl);
+    if (st == OZ_OK && cfg->target) st = oz_budget_begin(b, cfg->target, cfg->text, pool, err);
+    if (st == OZ_OK && !oz_budget_is_measured(b) && (st = measure(b, &errors, &kls, pool, cfg, err)) != OZ_OK) oz_budget_break_off(b, st, err);
+    if (st == OZ_OK) oz_budget_choose(b, OZ_VERSION);
     spread_free(&errors);
     spread_free(&kls);
     return st;

@@ -4,8 +4,8 @@
 #include "cli/cli.h"
 #include "quantize/quantize.h"
 
-typedef struct oz_cli_budget_cfg { oz_dev *dev; const oz_ckpt *ckpt; const char *model; /* its name, for messages */ } oz_cli_budget_cfg;
-/* Measures on some sequences of c, and chooses. */
-oz_status oz_cli_budget(oz_budget *b, const oz_calibration *c, oz_pool *pool, const oz_cli_budget_cfg *cfg, oz_err *err);
+typedef struct oz_cli_budget_cfg { const oz_ckpt *ckpt; const char *model; /* its name, for messages */ const char *target; /* NULL: a dry run */ const oz_quantize_text_cfg *text; } oz_cli_budget_cfg;
+/* Measures on some sequences of the text, and chooses. */
+oz_status oz_cli_budget(oz_budget *b, const oz_cli_budget_cfg *cfg, oz_pool *pool, oz_err *err);
 
 #endif

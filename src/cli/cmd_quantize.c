@@ -70,7 +70,7 @@ static const oz_opt_cmd *describe(void) {
                           "--target-bytes chooses a scheme for each module, so that together they take at most so many bytes and change the model least: of W4A16 and W4A16_ASYM in groups of 128, 64 and 32, W8A16, and the module as it is; "
                           "--scheme, where it is given, is the least. Modules that vLLM runs as one (q, k, v; gate, up; a layer's experts) share a choice. What the leanest scheme does to the model is measured for each "
                           "of them alone, as a KL divergence over 8 sequences of the calibration text; another scheme is expected to do that times the ratio of errors at the modules' outputs, on 16 sequences. "
-                          "It goes with every method, and the result is an ordinary checkpoint with a group a scheme.\n\n"
+                          "It goes with every method, and the result is an ordinary checkpoint with a group a scheme. What is measured is kept in DIR.gptq as it comes, and --resume goes on there, too.\n\n"
                           "--kv-cache-scheme writes k_scale and v_scale beside each attention: the largest magnitudes that the calibration text gives keys (rotated) and values behind the quantized projections / 448, or / 127.5 for int8. What comes later in the "
                           "layer is fitted to what the rounded cache gives.\n\n"
                           "--recipe takes llm-compressor's recipes: stages of modifiers, of which QuantizationModifier (round to nearest) and GPTQModifier are done, behind at most one of SmoothQuantModifier and AWQModifier, whose mappings say where scales move (left out: wherever that changes nothing of what the model computes), duo_scaling and n_grid what is tried; an AWQModifier may round, too. Each that rounds has targets, ignore and "
@@ -141,39 +141,41 @@ static oz_status calibration_read(oz_calibration *c, const char *model, oz_err *
     return st;
 }
 
-/* The calibration text, and a device to run the model on; a dry run reads and checks the text alone. */
-static oz_status text_run(json_t **made, oz_quantize *q, const char *model, oz_pool *pool, oz_err *err) {
-    oz_dev *dev = NULL;
-    oz_calibration c = {0};
-    oz_status st = calibration_read(&c, model, err);
-    if (st == OZ_OK && oz_cli_output.dry_run) st = oz_quantize_text_check(q, &c, err);
-    else if (st == OZ_OK) st = oz_cli_dev_open(&dev, err);
-    if (st == OZ_OK && dev)
-        st = oz_quantize_run_text(made, q, oz_cli_output.path, &(oz_quantize_text_cfg){dev, &c, oz_cli_output.force, resume, OZ_VERSION}, pool, err);
-    oz_dev_close(&dev);
-    oz_calibration_deinit(&c);
-    return st;
+/* The calibration text, and a device to run the model on; each is there once it was needed. */
+typedef struct text { const char *model; oz_calibration calibration; bool is_read; oz_dev *dev; } text;
+
+static oz_status text_open(text *t, bool runs, oz_err *err) {
+    if (!t->is_read) OZ_TRY(calibration_read(&t->calibration, t->model, err));
+    t->is_read = true;
+    return runs && !t->dev ? oz_cli_dev_open(&t->dev, err) : OZ_OK;
+}
+
+/* A dry run reads and checks the text alone. */
+static oz_status text_run(json_t **made, oz_quantize *q, oz_budget *budget, text *t, oz_pool *pool, oz_err *err) {
+    OZ_TRY(text_open(t, !oz_cli_output.dry_run, err));
+    if (oz_cli_output.dry_run) return oz_quantize_text_check(q, &t->calibration, err);
+    return oz_quantize_run_text(made, q, oz_cli_output.path, &(oz_quantize_text_cfg){t->dev, &t->calibration, oz_cli_output.force, resume, OZ_VERSION, budget}, pool, err);
 }
 
 /* Options that change nothing where nothing takes a text. */
-static oz_status idle_check(bool budget, oz_err *err) {
-    const struct { const char *name; bool given; } of_text[] = {{"--calibration", calibration && !budget}, {"--num-calibration-samples", n_samples && !budget}, {"--max-seq-length", max_seq_len && !budget}, {"--seed", seed >= 0 && !budget}, {"--device", strcmp(oz_cli_common.device, "auto") != 0 && !budget}, {"--resume", resume}};
+static oz_status idle_check(oz_err *err) {
+    const struct { const char *name; bool given; } of_text[] = {{"--calibration", calibration}, {"--num-calibration-samples", n_samples}, {"--max-seq-length", max_seq_len}, {"--seed", seed >= 0}, {"--device", strcmp(oz_cli_common.device, "auto") != 0}, {"--resume", resume}};
     for (size_t i = 0; i < sizeof of_text / sizeof *of_text; i++)
-        OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither a method that does (--method gptq, imatrix, awq, smoothquant) nor static scales of inputs or of a cache", of_text[i].name, recipe_path ? "--recipe" : budget ? "--method rtn with" : "--method rtn with --scheme",
-                recipe_path ? recipe_path : budget ? "--target-bytes" : scheme_name);
+        OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither a method that does (--method gptq, imatrix, awq, smoothquant) nor static scales of inputs or of a cache", of_text[i].name, recipe_path ? "--recipe" : "--method rtn with --scheme",
+                recipe_path ? recipe_path : scheme_name);
     return OZ_OK;
 }
 
-static oz_status write_out(oz_quantize *q, const oz_budget *budget, const char *model, oz_err *err) {
+static oz_status write_out(oz_quantize *q, oz_budget *budget, text *t, oz_err *err) {
     int64_t start = oz_clock_us();
     json_t *made = NULL;
     const char *wants = oz_quantize_wants_text(q);
     OZ_NEED(!wants || calibration, err, OZ_E_USAGE, "--calibration: %s needs text to calibrate with", wants);
-    if (!wants) OZ_TRY(idle_check(budget != NULL, err));
+    if (!wants) OZ_TRY(idle_check(err));
     OZ_NEED(oz_quantize_folds(q) || strength == 0, err, OZ_E_USAGE, "--smoothing-strength: --method %s moves no scales", method ? method : "rtn");
     if (wants || !oz_cli_output.dry_run) {
         oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
-        oz_status st = wants ? text_run(&made, q, model, pool, err) : oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);
+        oz_status st = wants ? text_run(&made, q, budget, t, pool, err) : oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);
         oz_pool_free(&pool);
         OZ_TRY(st);
     }
@@ -189,17 +191,13 @@ static oz_status write_out(oz_quantize *q, const oz_budget *budget, const char *
 }
 
 /* A scheme for each module, by what it does on calibration text. */
-static oz_status budget_make(oz_budget **out, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, size_t target, const char *model, oz_err *err) {
-    oz_calibration c = {0};
-    oz_dev *dev = NULL;
-    OZ_TRY(oz_cli_of_model(oz_budget_new(out, ckpt, cfg, (int64_t)target, err), model, err));
-    OZ_TRY(calibration_read(&c, model, err));
+static oz_status budget_make(oz_budget **out, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, size_t target, text *t, oz_err *err) {
+    OZ_TRY(oz_cli_of_model(oz_budget_new(out, ckpt, cfg, (int64_t)target, err), t->model, err));
+    OZ_TRY(text_open(t, true, err));
     oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
-    oz_status st = oz_cli_dev_open(&dev, err);
-    if (st == OZ_OK) st = oz_cli_budget(*out, &c, pool, &(oz_cli_budget_cfg){dev, ckpt, model}, err);
-    oz_dev_close(&dev);
+    const oz_quantize_text_cfg run = {t->dev, &t->calibration, oz_cli_output.force, resume, OZ_VERSION, *out};
+    oz_status st = oz_cli_budget(*out, &(oz_cli_budget_cfg){ckpt, t->model, oz_cli_output.dry_run ? NULL : oz_cli_output.path, &run}, pool, err);
     oz_pool_free(&pool);
-    oz_calibration_deinit(&c);
     return st;
 }
 
@@ -252,6 +250,7 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     oz_ckpt *ckpt = NULL;
     oz_quantize *q = NULL;
     oz_budget *budget = NULL;
+    text t = {.model = args[0]};
     size_t target = 0;
     OZ_TRY(kv_check(&cfg.kv, err));
     OZ_TRY(recipe_path ? recipe_check(err) : target_bytes ? target_check(&target, &cfg, err) : oz_cli_scheme_find(&cfg.scheme, scheme_name, group_size, err));
@@ -263,13 +262,15 @@ static oz_status run(const char **args, int n_args, oz_err *err) {
     cfg.recipe = recipe;
     if (st == OZ_OK) st = oz_cli_of_model(oz_ckpt_open(&ckpt, args[0], err), args[0], err);
     if (st == OZ_OK && target && target_bits() > 0) st = target_of_bits(&target, ckpt, &cfg, err);
-    if (st == OZ_OK && target) st = budget_make(&budget, ckpt, &cfg, target, args[0], err);
+    if (st == OZ_OK && target) st = budget_make(&budget, ckpt, &cfg, target, &t, err);
     cfg.budget = budget;
     if (st == OZ_OK && (st = oz_quantize_new(&q, ckpt, &cfg, err)) != OZ_OK && !recipe_path) oz_cli_of_model(st, args[0], err); /* else it may lie in the recipe */
     oz_recipe_free(&recipe);
-    if (st == OZ_OK) st = write_out(q, budget, args[0], err);
+    if (st == OZ_OK) st = write_out(q, budget, &t, err);
     oz_quantize_free(&q);
     oz_budget_free(&budget);
+    oz_dev_close(&t.dev);
+    oz_calibration_deinit(&t.calibration);
     oz_ckpt_close(&ckpt);
     return st;
 }

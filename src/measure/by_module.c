@@ -113,6 +113,7 @@ static void sums_finish(oz_kl_module *m, const sums *s) {
     const double n = (double)s->n, w = (double)s->windows, mean = s->win1 / w, var = s->win2 / w - mean * mean;
     m->mean_kl = s->kl / n, m->kl_max = s->max, m->top1_agreement = (double)s->same / n, m->positions = s->n;
     m->kl_se_windows = w > 1 && var > 0 ? sqrt(var / (w - 1)) : 0.0;
+    m->measured = true;
 }
 
 /* ---- running ---- */
@@ -204,17 +205,21 @@ static void hybrids_close(job *j) {
     j->n_hybrids = 0;
 }
 
+static oz_status keep(const job *j, oz_err *err) { return j->cfg->keep ? j->cfg->keep(j->cfg->keep_arg, err) : OZ_OK; }
+
 static oz_status hybrids_run(job *j, int64_t layer, oz_err *err) {
+    const bool is_last = j->first + j->n_windows == j->cfg->n_windows;
     oz_status st = OZ_OK;
     for (int i = 0; st == OZ_OK && i < j->n_hybrids; i++) st = hybrid_open(&j->hybrids[i], j, err);
     for (int64_t i = 0; st == OZ_OK && i < j->n_windows; i++) st = window_run(j, layer, i, err);
+    for (int i = 0; st == OZ_OK && is_last && i < j->n_hybrids; i++) sums_finish(j->hybrids[i].item, j->hybrids[i].sums);
     hybrids_close(j);
-    return st;
+    return st == OZ_OK && is_last ? keep(j, err) : st;
 }
 
 static oz_status layer_run(job *j, oz_kl_module *items, sums *all, size_t n, int64_t layer, oz_err *err) {
     for (size_t i = 0; i < n; i++) {
-        if (items[i].layer != layer) continue;
+        if (items[i].layer != layer || items[i].measured) continue;
         j->hybrids[j->n_hybrids++] = (hybrid){.item = &items[i], .sums = &all[i]};
         if (j->n_hybrids == (layer ? TOGETHER : 1)) OZ_TRY(hybrids_run(j, layer, err)); /* a first layer comes with the embedding */
     }
@@ -242,7 +247,8 @@ static oz_status outside_run(job *j, oz_kl_module *item, sums *all, oz_err *err)
     }
     oz_windows_deinit(&w);
     oz_model_close(&models[1]);
-    return st;
+    if (st == OZ_OK) sums_finish(item, all);
+    return st == OZ_OK ? keep(j, err) : st;
 }
 
 /* Windows [first, ...) as far as the bound allows, through all layers. */
@@ -286,9 +292,11 @@ static oz_status job_init(job *j, size_t n, oz_err *err) {
 oz_status oz_kl_modules_run(oz_kl_module *items, size_t n, oz_model *ref, const oz_kl_modules_cfg *cfg, oz_err *err) {
     job j = {.cfg = cfg, .ref = ref, .base = cfg->whole ? cfg->whole : ref};
     sums *all = oz_alloc_array(n + 1, sizeof *all);
-    oz_status st = job_init(&j, n, err);
+    size_t n_left = 0;
+    for (size_t i = 0; i < n; i++) n_left += !items[i].measured;
+    oz_status st = job_init(&j, n_left, err);
     for (size_t i = 0; st == OZ_OK && i < n; i++)
-        if (items[i].layer < 0) st = outside_run(&j, &items[i], &all[i], err);
+        if (items[i].layer < 0 && !items[i].measured) st = outside_run(&j, &items[i], &all[i], err);
     while (st == OZ_OK && j.first < cfg->n_windows) {
         st = batch_run(&j, items, all, n, err);
         oz_big_free(j.before);
@@ -296,7 +304,6 @@ oz_status oz_kl_modules_run(oz_kl_module *items, size_t n, oz_model *ref, const 
         j.before = j.after = NULL;
     }
     hybrids_close(&j);
-    for (size_t i = 0; st == OZ_OK && i < n; i++) sums_finish(&items[i], &all[i]);
     oz_progress_deinit(&j.progress);
     oz_state_free(&j.ref_state);
     oz_state_free(&j.state);

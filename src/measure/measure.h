@@ -74,7 +74,7 @@ typedef struct oz_kl_module {
     char *name; const char *role, *scheme; int layer; /* -1: in none; name of several: "model.layers.0.mlp.experts.*.down_proj" */
     char **modules; size_t n_modules, bytes;          /* as the other stores them */
     const oz_scheme *quantize;                        /* not the other's but the reference's own, rounded to nearest at load; NULL: the other's */
-    double mean_kl, kl_se_windows, kl_max, top1_agreement; int64_t positions; /* measured */
+    bool measured; double mean_kl, kl_se_windows, kl_max, top1_agreement; int64_t positions; /* measured before: it is left out */
 } oz_kl_module;
 typedef struct oz_kl_modules { oz_kl_module *items; size_t n; } oz_kl_modules;
 /* The matrices that differ, in the model's order; experts of one layer and kind together. OZ_E_ARG: none does. */
@@ -86,6 +86,7 @@ typedef struct oz_kl_modules_cfg {
     const char *dtype, *name, *other_name; int64_t max_len; /* as the models were opened; their names, for messages */
     const int32_t *ids; const int64_t *begin; int64_t n_windows; /* window i: ids [begin[i], begin[i + 1]), 2 or more, at most the reference's max_tok */
     bool half;
+    oz_status (*keep)(void *arg, oz_err *err); void *keep_arg; /* called when some more are measured; or NULL */
 } oz_kl_modules_cfg;
 /* ref: opened whole. The same figures as oz_kl_run of a hybrid checkpoint; what lies before a module's layer is run once for all of them. Memory: besides what is
  * opened, copies of one layer, and the residuals of some windows. */

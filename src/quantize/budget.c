@@ -1,7 +1,7 @@
 /* Bits under a budget: a scheme for each module so that together they take at most so many bytes, and cost the least.
  *
  * Modules that vLLM runs as one (q, k, v; gate and up; the experts of a layer) are a set with one choice. What the leanest scheme does to a set alone is a
- * KL divergence over calibration text (kl, measured by the caller, layer by layer through the model); what another scheme would do is that times the ratio of
+ * KL divergence over calibration text (measured by the caller, layer by layer through the model); what another scheme would do is that times the ratio of
  * their errors at the modules' outputs (budget_errors.c), since KL grows with the square of a small change; and sets add up. The choice then is a knapsack:
  * all sets begin at the leanest, and steps along the lower hull of each set's (bytes, cost) are taken by what they save a byte, as long as they fit; then
  * single sets, and pairs of them, change as long as that costs less. */
@@ -81,7 +81,7 @@ static oz_status sets_make(oz_budget *b, const oz_scheme *least, oz_err *err) {
         if (!q->items[i].quantized) continue;
         char *name = oz_vllm_whole(t->module);
         int64_t at = (int64_t)b->n_sets;
-        if (!oz_map_get(known, name, strlen(name), &at)) oz_map_add(known, name, strlen(name), at), b->sets[b->n_sets++] = (oz_budget_set){.name = oz_strdup(name), .layer = t->layer};
+        if (!oz_map_get(known, name, strlen(name), &at)) oz_map_add(known, name, strlen(name), at), b->sets[b->n_sets++] = (oz_budget_set){.name = oz_strdup(name), .layer = t->layer, .kl = NAN};
         oz_free(name);
         oz_budget_set *set = &b->sets[at];
         set->items = oz_realloc(set->items, (set->n + 1) * sizeof *set->items);
@@ -115,7 +115,7 @@ oz_status oz_budget_new(oz_budget **out, const oz_ckpt *ckpt, const oz_quantize_
     oz_method method;
     OZ_TRY(oz_method_parse(&method, cfg->method, err));
     oz_budget *b = oz_alloc(sizeof *b);
-    b->target_bytes = target_bytes, b->gptq = method.gptq, b->dampening = cfg->dampening;
+    b->target_bytes = target_bytes, b->gptq = method.gptq, b->dampening = cfg->dampening, b->starved = json_array(), b->work.lock = -1;
     oz_status st = oz_quantize_new(&b->q, ckpt, &reached, err);
     if (st == OZ_OK) st = sets_make(b, least, err);
     if (st == OZ_OK) st = bounds_check(b, err);
@@ -135,6 +135,8 @@ void oz_budget_free(oz_budget **pb) {
     oz_quantize_free(&b->q);
     json_decref(b->report);
     json_decref(b->calibration);
+    json_decref(b->starved);
+    oz_work_close(&b->work);
     oz_free(b->sets);
     oz_free(b->set_of);
     oz_free(b);
@@ -144,7 +146,7 @@ void oz_budget_free(oz_budget **pb) {
 size_t oz_budget_count(const oz_budget *b) { return b->n_sets; }
 oz_budget_part oz_budget_at(const oz_budget *b, size_t i) {
     const oz_budget_set *s = &b->sets[i];
-    return (oz_budget_part){s->name, s->layer, s->modules, s->n, &s->options[0].scheme};
+    return (oz_budget_part){s->name, s->layer, s->modules, s->n, &s->options[0].scheme, s->kl};
 }
 const oz_scheme *oz_budget_scheme(const oz_budget *b, size_t item) {
     const oz_budget_set *s = &b->sets[b->set_of[item] - 1];
@@ -212,13 +214,12 @@ static int64_t settle(oz_budget *b, int64_t left) {
     return left;
 }
 
-static void costs(oz_budget_set *s, double kl) {
-    s->kl = kl;
+static void costs(oz_budget_set *s) {
     for (int k = 0; k < s->n_options; k++) {
         oz_budget_option *o = &s->options[k];
         if (!o->scheme.quantized) o->cost = 0;
-        else if (s->least_error > 0) o->cost = kl * o->error / s->least_error;
-        else o->cost = kl * ldexp(1, 2 * (s->options[0].scheme.bits - o->scheme.bits)); /* no text came here: a bit halves the error */
+        else if (s->least_error > 0) o->cost = s->kl * o->error / s->least_error;
+        else o->cost = s->kl * ldexp(1, 2 * (s->options[0].scheme.bits - o->scheme.bits)); /* no text came here: a bit halves the error */
     }
 }
 
@@ -238,12 +239,14 @@ static void report_make(oz_budget *b, int64_t left, const char *version) {
                           "ounce", "version", version, "sets", sets);
 }
 
-void oz_budget_choose(oz_budget *b, const double *kl, const char *version) {
+void oz_budget_choose(oz_budget *b, const char *version) {
     step *steps = oz_alloc_array(b->n_sets * OZ_BUDGET_OPTIONS + 1, sizeof *steps);
     size_t n = 0;
     int64_t left = b->target_bytes;
+    if (json_array_size(b->starved))
+        oz_log_warn("no token of the calibration text reached %zu modules, the first %s: they have no say in the choice for their layer's experts", json_array_size(b->starved), json_string_value(json_array_get(b->starved, 0)));
     for (size_t i = 0; i < b->n_sets; i++) {
-        costs(&b->sets[i], kl[i]);
+        costs(&b->sets[i]);
         left -= b->sets[i].options[0].bytes;
         n += hull(steps + n, &b->sets[i], i);
     }

@@ -18,7 +18,6 @@ typedef struct job {
     oz_pool *pool;
     oz_map *items; /* name of a module: its item */
     input *inputs; size_t n_inputs, cap_inputs; /* of the layer */
-    size_t n_starved; const char *first_starved; /* modules that no token came to */
 } job;
 
 static bool is_of_budget(const job *j, const oz_tap *t) {
@@ -143,8 +142,7 @@ static oz_status input_errors(job *j, input *in, oz_err *err) {
     for (int64_t c = 0; c < in->n; c++) sum += in->squares[c];
     OZ_NEED(isfinite(sum), err, OZ_E_FORMAT, "%s: the calibration text gives activations that are not finite", in->modules[0]);
     if (sum == 0) { /* an expert that no token came to */
-        if (!j->n_starved) j->first_starved = in->modules[0];
-        j->n_starved += (size_t)in->n_modules;
+        for (int k = 0; k < in->n_modules; k++) json_array_append_new(j->b->starved, json_string(in->modules[k]));
         return OZ_OK;
     }
     double *importance = oz_alloc_array((size_t)in->n, sizeof *importance);
@@ -162,18 +160,22 @@ static oz_status input_errors(job *j, input *in, oz_err *err) {
 
 typedef struct walk { oz_state *state; float *residual; int32_t *blocks; int64_t hidden, longest; } walk;
 
+/* A layer whose errors are known is walked through alone. */
 static oz_status layer_errors(job *j, const walk *w, const oz_calibration *c, int64_t layer, oz_err *err) {
-    OZ_TRY(inputs_new(j, (int)layer, err));
+    const bool known = layer < j->b->layers_done;
+    if (!known) OZ_TRY(inputs_new(j, (int)layer, err));
     for (int64_t i = 0; i < c->n_seqs; i++) {
         const int64_t n = c->begin[i + 1] - c->begin[i];
         float *rows = w->residual + (c->begin[i] - c->begin[0]) * w->hidden;
         const oz_seg seg = {0, n, 0, w->blocks};
         OZ_NEED(!oz_interrupted(), err, OZ_E_INTERRUPTED, "interrupted");
         OZ_TRY(oz_model_run(j->m, w->state, &(oz_call){.ids = layer ? NULL : c->ids + c->begin[i], .n_tok = n, .segs = &seg, .n_segs = 1, .layer_begin = layer, .layer_end = layer + 1,
-                                                       .residual_in = layer ? rows : NULL, .residual_out = rows, .tap = on_tap, .tap_arg = j}, NULL, err));
+                                                       .residual_in = layer ? rows : NULL, .residual_out = rows, .tap = known ? NULL : on_tap, .tap_arg = j}, NULL, err));
     }
     for (size_t i = 0; i < j->n_inputs; i++) OZ_TRY(input_errors(j, &j->inputs[i], err));
-    return OZ_OK;
+    if (known) return OZ_OK;
+    j->b->layers_done = layer + 1;
+    return oz_budget_save(j->b, err);
 }
 
 static oz_status walk_init(walk *w, const job *j, const oz_calibration *c, oz_err *err) {
@@ -188,11 +190,13 @@ static oz_status walk_init(walk *w, const job *j, const oz_calibration *c, oz_er
 }
 
 oz_status oz_budget_errors(oz_budget *b, oz_model *m, const oz_calibration *c, oz_pool *pool, oz_err *err) {
+    if (b->layers_done == oz_model_get(m)->n_layers) return OZ_OK;
     OZ_TRY(oz_blas_init(oz_pool_threads(pool), err));
     job j = {.b = b, .m = m, .pool = pool, .items = oz_map_new(b->q->list.n)};
     walk w = {0};
     for (size_t i = 0; i < b->q->list.n; i++)
         if (b->set_of[i]) oz_map_add(j.items, b->q->list.items[i].module, strlen(b->q->list.items[i].module), (int64_t)i);
+    json_decref(b->calibration);
     b->calibration = json_pack("{s:s, s:s, s:I, s:I}", "file", c->name, "sha256", c->sha256, "sequences", (json_int_t)c->n_seqs, "tokens", (json_int_t)(c->begin[c->n_seqs] - c->begin[0]));
     oz_status st = walk_init(&w, &j, c, err);
     oz_progress p;
@@ -203,7 +207,6 @@ oz_status oz_budget_errors(oz_budget *b, oz_model *m, const oz_calibration *c, o
         oz_progress_step(&p, i + 1);
     }
     oz_progress_deinit(&p);
-    if (st == OZ_OK && j.n_starved) oz_log_warn("no token of the calibration text reached %zu modules, the first %s: they have no say in the choice for their layer's experts", j.n_starved, j.first_starved);
     oz_state_free(&w.state);
     oz_big_free(w.residual);
     oz_free(w.blocks);

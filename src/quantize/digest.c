@@ -4,11 +4,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "base/sha256.h"
 #include "quantize/internal.h"
 
 enum { STEP = 1 << 20, PIECE = 16 << 20 };
@@ -71,6 +71,29 @@ oz_status oz_digest_tensors(char out[65], const oz_digest *d, oz_pool *pool, con
     oz_sha256_hex(out, &s);
     oz_free(j.pieces);
     return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
+}
+
+void oz_sha256_add_json(oz_sha256 *s, const json_t *v) {
+    char *text = json_dumps(v, JSON_SORT_KEYS | JSON_COMPACT);
+    oz_sha256_add(s, text, strlen(text));
+    free(text);
+}
+
+oz_status oz_digest_model(char out[65], const oz_quantize *q, oz_pool *pool, oz_err *err) {
+    const size_t n = oz_ckpt_count(q->ckpt);
+    const oz_tensor **tensors = oz_alloc_array(n + 1, sizeof *tensors);
+    bool *not_finite = oz_alloc_array(n + 1, sizeof *not_finite);
+    for (size_t i = 0; i < n; i++) tensors[i] = oz_ckpt_at(q->ckpt, i);
+    oz_sha256 s;
+    oz_sha256_init(&s);
+    oz_sha256_add_json(&s, oz_ckpt_config(q->ckpt));
+    oz_status st = oz_digest_tensors(out, &(oz_digest){q->ckpt, tensors, n, not_finite}, pool, "reading the model");
+    oz_sha256_add(&s, out, 64);
+    oz_sha256_hex(out, &s);
+    if (st == OZ_OK) st = oz_quantize_finite_check(q, not_finite, err);
+    oz_free(not_finite);
+    oz_free(tensors);
+    return st;
 }
 
 oz_status oz_digest_file(char out[65], const char *path, oz_err *err) {

@@ -3,6 +3,7 @@
 #define OZ_QUANTIZE_INTERNAL_H
 #include "base/map.h"
 #include "base/progress.h"
+#include "base/sha256.h"
 #include "kernel/calib.h"
 #include "model/model.h"
 #include "quantize/quantize.h"
@@ -51,6 +52,7 @@ struct oz_quantize {
     oz_cache *caches; int64_t n_caches;      /* of each layer, where it is quantized */
     bool all_experts;                        /* as in oz_quantize_cfg */
 };
+void oz_quantize_plan_add(oz_sha256 *s, const oz_quantize *q); /* all that the plan says, for what must be as it was begun with */
 /* Fills in quantized, scheme and gptq of the items (select.c). */
 oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err);
 
@@ -232,35 +234,16 @@ typedef struct oz_gptq_result { void *codes, *scales; int8_t *zeros; int64_t cod
 oz_status oz_gptq_share(float **out, oz_gptq *g, const oz_scheme *s, const char *what, oz_err *err);
 oz_status oz_gptq_run(oz_gptq_result *out, const oz_gptq *g, oz_pool *pool, const char *what, oz_err *err);
 
-/* ---- bits under a budget (budget.c, budget_errors.c) ---- */
-enum { OZ_BUDGET_OPTIONS = 9 };
-/* error: squared, of the rounded weights, at the outputs on calibration text; cost: the KL that is expected of it. */
-typedef struct oz_budget_option { oz_scheme scheme; int64_t bytes; double error, cost; } oz_budget_option;
-typedef struct oz_budget_set {
-    char *name;
-    int layer;
-    size_t *items; const char **modules; size_t n; /* of q's list */
-    oz_budget_option options[OZ_BUDGET_OPTIONS]; int n_options, chosen; /* by bytes; the last one is not quantized */
-    double least_error; /* of the leanest, rounded to nearest */
-    double kl;          /* what that one does alone */
-} oz_budget_set;
-struct oz_budget {
-    oz_quantize *q;     /* what is reached, and the weights */
-    int64_t target_bytes;
-    bool gptq; double dampening;
-    oz_budget_set *sets; size_t n_sets;
-    size_t *set_of;     /* [q->list.n]: an item's set + 1, 0: none */
-    json_t *report, *calibration;
-};
-const oz_scheme *oz_budget_scheme(const oz_budget *b, size_t item); /* chosen for an item of the list that was reached */
-
 /* ---- digests (digest.c): sha256 in hexadecimal; OZ_E_INTERRUPTED has no message ---- */
 typedef struct oz_digest { const oz_ckpt *ckpt; const oz_tensor *const *tensors; size_t n; bool *not_finite; /* NULL, or [n]: set of tensors of floats that hold what is not */ } oz_digest;
 /* Of names, types and bytes, in the order of the list. what: for the progress line. */
 oz_status oz_digest_tensors(char out[65], const oz_digest *d, oz_pool *pool, const char *what);
 /* OZ_E_FORMAT: a value that is no number, where it would end a run with calibration text (finite.c); not_finite: of each tensor of q's checkpoint. */
 oz_status oz_quantize_finite_check(const oz_quantize *q, const bool *not_finite, oz_err *err);
+/* Of the checkpoint's config and every byte of its tensors, which are looked through on the way (the error). */
+oz_status oz_digest_model(char out[65], const oz_quantize *q, oz_pool *pool, oz_err *err);
 oz_status oz_digest_file(char out[65], const char *path, oz_err *err);
+void oz_sha256_add_json(oz_sha256 *s, const json_t *v); /* whatever the order of its keys */
 /* Of rows on their way from layer to layer, which are many: against damage, not against forgery, twenty times as fast. Begins as zeros; the pieces do not show. */
 typedef struct oz_sum { uint64_t lanes[8], n_bytes; char block[64]; } oz_sum;
 void oz_sum_add(oz_sum *s, const void *data, size_t n);
@@ -271,11 +254,14 @@ oz_status oz_digest_side_files(json_t **out, const char *dir, const oz_layout *l
 
 /* ---- the work folder (work.c) ---- */
 typedef struct oz_work { char *dir, *out; json_t *manifest; int64_t layers_done; /* -1: what is kept is not written yet */ int lock; } oz_work;
-/* Work of before is an error without `resume`, and where another process is at work always. manifest NULL: there is none. */
-oz_status oz_work_open(oz_work *w, const char *target, bool resume, oz_err *err);
-/* identity: an object of what the run depends on; work that was begun with another is an error. */
-oz_status oz_work_begin(oz_work *w, const json_t *identity, oz_err *err);
+/* Begins work, or takes it up with cfg->resume: that of before is an error without, and so is work with another model, text, device or version, or where another process is at work. So is a target that
+ * exists, without cfg->force, unless the work may have made it. A folder that was made for nothing is not left. */
+oz_status oz_work_open(oz_work *w, const oz_quantize *q /* of the model; its weights are looked through */, const char *target, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err);
+/* What else the run depends on, by a digest: the same rule. Until the first layer's work is begun, what was not spoken of is added. */
+oz_status oz_work_settle(oz_work *w, const char *what, const char *digest, oz_err *err);
 oz_status oz_work_save(oz_work *w, oz_err *err);
+/* What of the folder stays when the run does not end: what --resume takes up, or nothing. holds: how much that is. */
+void oz_work_break_off(oz_work *w, const char *holds, oz_status st, oz_err *err);
 oz_status oz_work_remove(oz_work *w, oz_err *err); /* the folder; the manifest goes last, so that a removal that was broken off is taken up */
 void oz_work_close(oz_work *w);
 char *oz_work_path(const oz_work *w, const char *name); /* oz_free */
@@ -286,5 +272,32 @@ void oz_rows_close(oz_rows_file *f);
 oz_status oz_rows_read(const oz_rows_file *f, void *dst, size_t offset, size_t n, oz_err *err);
 oz_status oz_rows_write(const oz_rows_file *f, const void *src, size_t offset, size_t n, oz_err *err);
 oz_status oz_rows_sync(const oz_rows_file *f, oz_err *err);
+
+/* ---- bits under a budget (budget.c, budget_errors.c, budget_work.c) ---- */
+enum { OZ_BUDGET_OPTIONS = 9 };
+/* error: squared, of the rounded weights, at the outputs on calibration text; cost: the KL that is expected of it. */
+typedef struct oz_budget_option { oz_scheme scheme; int64_t bytes; double error, cost; } oz_budget_option;
+typedef struct oz_budget_set {
+    char *name;
+    int layer;
+    size_t *items; const char **modules; size_t n; /* of q's list */
+    oz_budget_option options[OZ_BUDGET_OPTIONS]; int n_options, chosen; /* by bytes; the last one is not quantized */
+    double least_error; /* of the leanest, rounded to nearest */
+    double kl;          /* what that one does alone; NaN: not measured yet */
+} oz_budget_set;
+struct oz_budget {
+    oz_quantize *q;     /* what is reached, and the weights */
+    int64_t target_bytes;
+    bool gptq; double dampening;
+    oz_budget_set *sets; size_t n_sets;
+    size_t *set_of;     /* [q->list.n]: an item's set + 1, 0: none */
+    json_t *report, *calibration;
+    json_t *starved;      /* modules that no token came to */
+    int64_t layers_done;  /* their errors are known */
+    oz_work work;         /* that it is measured in; manifest NULL: nothing is kept */
+};
+const oz_scheme *oz_budget_scheme(const oz_budget *b, size_t item); /* chosen for an item of the list that was reached */
+oz_status oz_budget_save(oz_budget *b, oz_err *err); /* what was measured, into the manifest */
+void oz_budget_work(oz_work *out, oz_budget *b);     /* passes into the caller's hands */
 
 #endif

@@ -11,71 +11,8 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/sha256.h"
 #include "base/str.h"
 #include "quantize/job.h"
-
-/* ---- what the run depends on ---- */
-
-static json_t *hex(oz_sha256 *s) {
-    char out[65];
-    oz_sha256_hex(out, s);
-    return json_string(out);
-}
-
-static void add_json(oz_sha256 *s, const json_t *v) {
-    char *text = json_dumps(v, JSON_SORT_KEYS | JSON_COMPACT);
-    oz_sha256_add(s, text, strlen(text));
-    free(text);
-}
-
-/* The model's config and every byte of its tensors, which are looked through on the way. */
-static oz_status model_digest(char out[65], const oz_job *j, oz_err *err) {
-    const oz_ckpt *c = j->q->ckpt;
-    const size_t n = oz_ckpt_count(c);
-    const oz_tensor **tensors = oz_alloc_array(n + 1, sizeof *tensors);
-    bool *not_finite = oz_alloc_array(n + 1, sizeof *not_finite);
-    for (size_t i = 0; i < n; i++) tensors[i] = oz_ckpt_at(c, i);
-    oz_sha256 s;
-    oz_sha256_init(&s);
-    add_json(&s, oz_ckpt_config(c));
-    oz_status st = oz_digest_tensors(out, &(oz_digest){c, tensors, n, not_finite}, j->pool, "reading the model");
-    oz_sha256_add(&s, out, 64);
-    oz_sha256_hex(out, &s);
-    if (st == OZ_OK) st = oz_quantize_finite_check(j->q, not_finite, err);
-    oz_free(not_finite);
-    oz_free(tensors);
-    return st;
-}
-
-static oz_status identity(json_t **out, const oz_job *j, oz_err *err) {
-    const oz_quantize *q = j->q;
-    const oz_calibration *c = j->cfg->calibration;
-    oz_sha256 plan, text;
-    char model[65];
-    OZ_TRY(model_digest(model, j, err));
-    oz_sha256_init(&plan);
-    add_json(&plan, q->config);
-    oz_sha256_add(&plan, &q->dampening, sizeof q->dampening);
-    oz_sha256_add(&plan, &q->strength, sizeof q->strength);
-    oz_sha256_add(&plan, &q->all_experts, sizeof q->all_experts);
-    oz_sha256_add(&plan, q->method, strlen(q->method));
-    if (q->recipe) add_json(&plan, q->recipe);
-    if (q->transform) oz_sha256_add(&plan, q->transform->name, strlen(q->transform->name)); /* a recipe's, too */
-    for (size_t i = 0; i < q->list.n; i++) oz_sha256_add(&plan, &q->items[i].gptq, sizeof q->items[i].gptq);
-    for (size_t i = 0; i < oz_layout_file_count(q->layout); i++) {
-        size_t n_bytes;
-        const char *name = oz_layout_file(q->layout, i, &n_bytes);
-        oz_sha256_add(&plan, name, strlen(name) + 1);
-        oz_sha256_add(&plan, &n_bytes, sizeof n_bytes);
-    }
-    oz_sha256_init(&text);
-    oz_sha256_add(&text, c->begin, (size_t)(c->n_seqs + 1) * sizeof *c->begin);
-    oz_sha256_add(&text, c->ids, (size_t)c->begin[c->n_seqs] * sizeof *c->ids);
-    *out = json_pack("{s:s, s:s, s:o, s:I, s:I, s:s, s:o, s:s}", "--device", j->on_device ? "a device" : "cpu", "model", model, "scheme or other option", hex(&plan), "--num-calibration-samples", (json_int_t)c->n_seqs, "--max-seq-length",
-                     (json_int_t)c->max_len, "calibration text", c->sha256, "tokenizer", hex(&text), "version of the program", j->cfg->version);
-    return OZ_OK;
-}
 
 /* ---- checks ---- */
 
@@ -99,11 +36,13 @@ static oz_status check(oz_job *j, oz_err *err) {
     const oz_quantize *q = j->q;
     const oz_calibration *c = j->cfg->calibration;
     int64_t vocab_size = 0, max_len;
+    bool fits = q->kv.quantized;
+    for (size_t i = 0; i < q->list.n; i++) fits = fits || oz_is_fitted(q, &q->items[i]);
     OZ_TRY(oz_arch_max_len(&max_len, oz_ckpt_config(q->ckpt), err));
     for (size_t i = 0; i < q->list.n; i++) {
         const oz_arch_tensor *t = &q->list.items[i];
         if (t->role == OZ_ROLE_EMBED) vocab_size = t->rows, j->hidden_size = t->cols;
-        if (t->layer >= j->n_layers) j->n_layers = t->layer + 1;
+        if (fits && t->layer >= j->n_layers) j->n_layers = t->layer + 1;
     }
     for (int64_t i = 0; i < c->n_seqs; i++)
         if (c->begin[i + 1] - c->begin[i] > j->longest) j->longest = c->begin[i + 1] - c->begin[i];
@@ -121,7 +60,7 @@ static oz_status check_kernels(const oz_job *j, oz_err *err) {
     for (size_t i = 0; i < j->q->list.n; i++) {
         const oz_arch_tensor *t = &j->q->list.items[i];
         const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
-        if (j->q->items[i].quantized) OZ_TRY(oz_scheme_runs(j->cfg->dev, &m, &j->q->items[i].scheme, err));
+        if (j->n_layers && j->q->items[i].quantized) OZ_TRY(oz_scheme_runs(j->cfg->dev, &m, &j->q->items[i].scheme, err));
     }
     return OZ_OK;
 }
@@ -138,7 +77,7 @@ oz_status oz_quantize_text_check(oz_quantize *q, const oz_calibration *calibrati
 static int64_t bytes_of(const oz_job *j, bool waits, int64_t layer) {
     int64_t n = 0;
     for (size_t i = 0; i < j->q->n_items; i++) {
-        const int64_t of = oz_job_layer_of(&j->q->items[i]);
+        const int64_t of = oz_job_layer_of(j, &j->q->items[i]);
         if (waits ? of >= layer : of < 0) n += (int64_t)j->q->items[i].bytes;
     }
     return n;
@@ -156,7 +95,7 @@ static oz_status take_up(oz_job *j, oz_err *err) {
 }
 
 static oz_status run(oz_job *j, const char *target, oz_err *err) {
-    oz_stream_init(&j->stream, NULL, j->pool, "copying", bytes_of(j, false, 0));
+    oz_stream_init(&j->stream, NULL, j->pool, j->n_layers ? "copying" : "quantizing", bytes_of(j, false, 0));
     OZ_TRY(j->work.layers_done < 0 ? oz_job_out_begin(j, err) : take_up(j, err));
     oz_progress_deinit(&j->stream.progress);
     oz_progress_init(&j->stream.progress, "quantizing", "B", bytes_of(j, true, j->work.layers_done));
@@ -179,38 +118,32 @@ static oz_status finished_check(bool *is_finished, const oz_job *j, const char *
     return st == OZ_E_INTERRUPTED ? st : OZ_OK;
 }
 
-static oz_status work_begin(oz_job *j, oz_err *err) {
-    json_t *id;
-    OZ_TRY(identity(&id, j, err));
-    oz_status st = oz_work_begin(&j->work, id, err);
-    json_decref(id);
-    OZ_TRY(st);
-    const int64_t done = j->work.layers_done, n = (int64_t)json_array_size(json_object_get(j->work.manifest, "layers"));
-    OZ_NEED(done <= j->n_layers && n == (done < 0 ? 0 : done), err, OZ_E_FORMAT, "%s/manifest.json: layers_done: expected %" PRId64 ", the number of digests in layers, and at most %" PRId64
-            ", found %" PRId64 "; remove the folder to begin anew", j->work.dir, n, j->n_layers, done);
-    return OZ_OK;
+static oz_status plan_settle(oz_job *j, oz_err *err) {
+    char plan[65];
+    oz_sha256 s;
+    oz_sha256_init(&s);
+    oz_quantize_plan_add(&s, j->q);
+    oz_sha256_hex(plan, &s);
+    return oz_work_settle(&j->work, "scheme or other option", plan, err);
 }
 
-/* Work that cannot be gone on with is left as it is; a folder that was made for nothing is not left. */
+/* Work that was measured in is gone on with. What cannot be gone on with is left as it is. */
 static oz_status work_open(oz_job *j, const char *target, oz_err *err) {
-    OZ_TRY(oz_work_open(&j->work, target, j->cfg->resume, err));
-    const bool is_new = !j->work.manifest;
-    oz_status st = work_begin(j, err);
-    if (st == OZ_OK && is_new && j->cfg->resume && !oz_path_exists(target)) oz_log_info("%s: nothing to go on with, begins anew", j->work.dir);
-    if (st == OZ_OK) return st;
-    if (is_new) oz_work_remove(&j->work, NULL);
-    oz_work_close(&j->work);
+    if (j->cfg->budget) oz_budget_work(&j->work, j->cfg->budget);
+    else OZ_TRY(oz_work_open(&j->work, j->q, target, j->cfg, j->pool, err));
+    oz_status st = plan_settle(j, err);
+    const int64_t done = j->work.layers_done, n = (int64_t)json_array_size(json_object_get(j->work.manifest, "layers"));
+    if (st == OZ_OK && (done > j->n_layers || n != (done < 0 ? 0 : done)))
+        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s/manifest.json: layers_done: expected %" PRId64 ", the number of digests in layers, and at most %" PRId64 ", found %" PRId64 "; remove the folder to begin anew",
+                        j->work.dir, n, j->n_layers, done);
+    if (st != OZ_OK) oz_work_close(&j->work);
     return st;
 }
 
-/* What of the folder stays when the run does not end: what --resume takes up, or nothing. */
 static void break_off(oz_job *j, oz_status st, oz_err *err) {
-    if (st == OZ_E_INTERRUPTED) {
-        oz_err_clear(err);
-        oz_err_set(err, st, __FILE__, __LINE__, "interrupted; %s holds %" PRId64 " of %" PRId64 " layers: the same command with --resume goes on from there", j->work.dir,
-                   j->work.layers_done < 0 ? 0 : j->work.layers_done, j->n_layers);
-    } else if (j->work.layers_done > 0) (st == OZ_E_FORMAT ? oz_log_warn : oz_log_info)("%s keeps what was done of this model with this text; the same command with --resume goes on from there", j->work.dir);
-    else oz_work_remove(&j->work, NULL);
+    char *holds = oz_asprintf("%" PRId64 " of %" PRId64 " layers%s", j->work.layers_done < 0 ? 0 : j->work.layers_done, j->n_layers, j->cfg->budget ? ", and what was measured" : "");
+    oz_work_break_off(&j->work, holds, st, err);
+    oz_free(holds);
 }
 
 oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *target, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err) {
@@ -220,7 +153,6 @@ oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *targ
     OZ_TRY(oz_blas_init(oz_pool_threads(pool), err));
     OZ_TRY(check(&j, err));
     OZ_TRY(check_kernels(&j, err));
-    OZ_NEED(cfg->force || cfg->resume || !oz_path_exists(target), err, OZ_E_ARG, "%s: exists already (--force replaces it)", target);
     oz_status st = work_open(&j, target, err);
     if (st == OZ_OK) st = finished_check(&is_finished, &j, target);
     if (st == OZ_OK && !is_finished && !cfg->force && oz_path_exists(target)) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: exists already (--force replaces it)", target);

@@ -21,7 +21,7 @@ typedef struct oz_job {
     oz_work work;
     oz_writer *writer;
     oz_stream stream;
-    int64_t n_layers, hidden_size, longest; /* longest sequence, in tokens */
+    int64_t n_layers, hidden_size, longest; /* layers 0: the text has a say in none; longest sequence, in tokens */
     int64_t layer;                          /* that is at work; */
     int cut, waits, file;                   /* its cut; the one that the sequences wait at (0: before the layer), in one of two files */
     bool on_device;                         /* that calibrates by itself */
@@ -34,7 +34,7 @@ typedef struct oz_job {
 
 /* ---- the checkpoint under way (job_out.c) ---- */
 char *oz_job_residual_path(const oz_job *j, int64_t layer, const char *suffix); /* where a layer's inputs wait */
-int64_t oz_job_layer_of(const oz_quantize_item *it);                /* that an item waits for; -1: it is kept, or quantized for itself, and written before them all */
+int64_t oz_job_layer_of(const oz_job *j, const oz_quantize_item *it); /* that an item waits for; -1: it is kept, or quantized for itself, and written before them all */
 const oz_cache *oz_job_cache_of(const oz_job *j, int64_t layer);    /* or NULL */
 oz_status oz_job_digest(char out[65], const oz_job *j, int64_t layer, oz_err *err); /* of what a layer has put into it (-1: of what is kept) */
 oz_status oz_job_out_check(const oz_job *j, const char *dir, oz_err *err);          /* all that the manifest speaks of is in `dir`, to the byte */

@@ -35,7 +35,7 @@ static void names_free(names *n) {
 }
 
 /* The layer that an item waits for; -1: it is kept, or quantized for itself, and written before them all. */
-int64_t oz_job_layer_of(const oz_quantize_item *it) { return it->quantized || it->moved ? it->arch->layer : -1; }
+int64_t oz_job_layer_of(const oz_job *j, const oz_quantize_item *it) { return j->n_layers && (it->quantized || it->moved) ? it->arch->layer : -1; }
 
 const oz_cache *oz_job_cache_of(const oz_job *j, int64_t layer) { return layer >= 0 && layer < j->q->n_caches ? &j->q->caches[layer] : NULL; }
 
@@ -45,7 +45,7 @@ static oz_status layer_digest(char out[65], const oz_job *j, const oz_ckpt *c, i
     size_t n = 0;
     oz_status st = OZ_OK;
     for (size_t i = 0; st == OZ_OK && i < j->q->n_items; i++) {
-        if (oz_job_layer_of(&j->q->items[i]) != layer) continue;
+        if (oz_job_layer_of(j, &j->q->items[i]) != layer) continue;
         names of = names_of(j, &j->q->items[i]);
         for (int k = 0; k < of.n; k++)
             if (!(tensors[n++] = oz_ckpt_find(c, of.items[k])) && st == OZ_OK)
@@ -122,7 +122,7 @@ oz_status oz_job_out_take_up(oz_job *j, oz_err *err) {
     OZ_TRY(residual_check(j, err));
     j->stream.writer = j->writer;
     for (size_t i = 0; i < j->q->n_items; i++) {
-        if (oz_job_layer_of(&j->q->items[i]) >= j->work.layers_done) continue;
+        if (oz_job_layer_of(j, &j->q->items[i]) >= j->work.layers_done) continue;
         names of = names_of(j, &j->q->items[i]);
         oz_status st = OZ_OK;
         for (int k = 0; st == OZ_OK && k < of.n; k++) st = oz_writer_keep(j->writer, of.items[k], err);
@@ -174,7 +174,7 @@ oz_status oz_job_out_begin(oz_job *j, oz_err *err) {
     OZ_TRY(oz_writer_open(&j->writer, j->q->layout, j->work.out, err));
     j->stream.writer = j->writer;
     for (size_t i = 0; i < j->q->n_items; i++)
-        if (oz_job_layer_of(&j->q->items[i]) < 0) OZ_TRY(oz_quantize_write_item(j->q, &j->q->items[i], &j->stream, err));
+        if (oz_job_layer_of(j, &j->q->items[i]) < 0) OZ_TRY(oz_quantize_write_item(j->q, &j->q->items[i], &j->stream, err));
     OZ_TRY(oz_writer_sync(j->writer, err));
     json_t *files;
     char kept[65];

@@ -83,7 +83,7 @@ void oz_quantize_free(oz_quantize **q);
 const oz_layout *oz_quantize_layout(const oz_quantize *q);
 size_t oz_quantize_count(const oz_quantize *q); /* modules, in the model's order */
 oz_quantize_module oz_quantize_at(const oz_quantize *q, size_t i);
-const char *oz_quantize_wants_text(const oz_quantize *q); /* what it calibrates; NULL: nothing, and oz_quantize_run makes it */
+const char *oz_quantize_wants_text(const oz_quantize *q); /* what needs it; NULL: nothing, and oz_quantize_run makes it */
 size_t oz_quantize_folds(const oz_quantize *q); /* places where scales move, by the method */
 /* Memory: a few MB and the pages of one tensor. The bytes do not depend on the number of threads. */
 oz_status oz_quantize_run(oz_quantize *q, const char *target, bool force, oz_pool *pool, oz_err *err);
@@ -103,27 +103,33 @@ typedef struct oz_calibration_cfg { const oz_tok *tok; const oz_text_files *file
 oz_status oz_calibration_read(oz_calibration *c, const char *path, const oz_calibration_cfg *cfg, oz_err *err);
 void oz_calibration_deinit(oz_calibration *c);
 
+typedef struct oz_budget oz_budget;
 typedef struct oz_quantize_text_cfg {
     oz_dev *dev;
     const oz_calibration *calibration;
     bool force, resume;
     const char *version; /* of the program, for ounce_recipe.json */
+    oz_budget *budget;   /* that has said the schemes: the work goes on where it was measured; NULL: none */
 } oz_quantize_text_cfg;
 /* All that can be wrong with the text for this model: ids, lengths. Warns of linear modules with more columns than the text has tokens. */
 oz_status oz_quantize_text_check(oz_quantize *q, const oz_calibration *calibration, oz_err *err);
 /* ---- bits under a budget: the scheme of each module, so that all take at most so many bytes and cost the least ---- */
-typedef struct oz_budget oz_budget;
 /* What cfg's patterns reach; cfg->scheme is the least that a module gets, not quantized: any. OZ_E_ARG: target_bytes (of all tensors of those modules) is less than the least there is, which is
  * named, or as much as they take as they are. ckpt must outlive it. */
 oz_status oz_budget_new(oz_budget **out, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, int64_t target_bytes, oz_err *err);
 void oz_budget_free(oz_budget **b);
-typedef struct oz_budget_part { const char *name; int layer; const char *const *modules; size_t n_modules; const oz_scheme *leanest; } oz_budget_part; /* modules that share a choice */
+typedef struct oz_budget_part { const char *name; int layer; const char *const *modules; size_t n_modules; const oz_scheme *leanest; double kl; /* what that one does alone; NaN: not measured yet */ } oz_budget_part; /* modules that share a choice */
 size_t oz_budget_count(const oz_budget *b);
 oz_budget_part oz_budget_at(const oz_budget *b, size_t i);
-/* m: the whole model, opened with OZ_TAP_LINEAR for calls as long as the longest sequence. Memory: a residual a token. */
+/* Opens the work folder beside target and takes up what was measured in it, with cfg->resume; what is measured from here on is kept there. cfg->budget: b. */
+oz_status oz_budget_begin(oz_budget *b, const char *target, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err);
+bool oz_budget_is_measured(const oz_budget *b); /* all that follows was, but for the choice */
+/* Of layers whose errors are not known. m: the whole model, opened with OZ_TAP_LINEAR for calls as long as the longest sequence. Memory: a residual a token. */
 struct oz_model;
 oz_status oz_budget_errors(oz_budget *b, struct oz_model *m, const oz_calibration *c, oz_pool *pool, oz_err *err);
-void oz_budget_choose(oz_budget *b, const double *kl /* what the leanest scheme does to each part alone */, const char *version /* of the program */);
+oz_status oz_budget_keep(oz_budget *b, const double *kl /* of each part; NaN: not measured yet */, oz_err *err);
+void oz_budget_break_off(oz_budget *b, oz_status st, oz_err *err); /* says what is kept when it cannot go on */
+void oz_budget_choose(oz_budget *b, const char *version /* of the program */);
 const json_t *oz_budget_report(const oz_budget *b); /* {target_bytes, bytes, kl_expected, calibration, program, version, sets}; borrowed */
 
 /* report: {errors, experts}, new. errors: a list of {module, tokens, before, after, dampening} of what GPTQ made: tokens that reached it; tr(E H E^T) / tr(W H W^T) of rounding to nearest and

@@ -219,6 +219,23 @@ void oz_quantize_free(oz_quantize **pq) {
     *pq = NULL;
 }
 
+void oz_quantize_plan_add(oz_sha256 *s, const oz_quantize *q) {
+    oz_sha256_add_json(s, q->config);
+    oz_sha256_add(s, &q->dampening, sizeof q->dampening);
+    oz_sha256_add(s, &q->strength, sizeof q->strength);
+    oz_sha256_add(s, &q->all_experts, sizeof q->all_experts);
+    oz_sha256_add(s, q->method, strlen(q->method));
+    if (q->recipe) oz_sha256_add_json(s, q->recipe);
+    if (q->transform) oz_sha256_add(s, q->transform->name, strlen(q->transform->name)); /* a recipe's, too */
+    for (size_t i = 0; i < q->list.n; i++) oz_sha256_add(s, &q->items[i].gptq, sizeof q->items[i].gptq);
+    for (size_t i = 0; i < oz_layout_file_count(q->layout); i++) {
+        size_t n_bytes;
+        const char *name = oz_layout_file(q->layout, i, &n_bytes);
+        oz_sha256_add(s, name, strlen(name) + 1);
+        oz_sha256_add(s, &n_bytes, sizeof n_bytes);
+    }
+}
+
 const oz_layout *oz_quantize_layout(const oz_quantize *q) { return q->layout; }
 size_t oz_quantize_count(const oz_quantize *q) { return q->n_modules; }
 
@@ -274,22 +291,12 @@ oz_status oz_quantize_recipe_write(const json_t *recipe, const char *dir, oz_err
     return st;
 }
 
-/* How it was made, where text had a say. */
-static oz_status recipe_write(const oz_quantize *q, const char *dir, oz_err *err) {
-    if (!q->budget) return OZ_OK;
-    json_t *r = json_pack("{s:s, s:s, s:O}", "method", "rtn", "scheme", "mixed", "budget", q->budget);
-    oz_status st = oz_quantize_recipe_write(r, dir, err);
-    json_decref(r);
-    return st;
-}
-
 oz_status oz_quantize_run(oz_quantize *q, const char *target, bool force, oz_pool *pool, oz_err *err) {
     oz_outdir *dir;
     OZ_NEED(!oz_quantize_wants_text(q), err, OZ_E_ARG, "%s needs calibration", oz_quantize_wants_text(q));
     OZ_TRY(oz_outdir_open(&dir, target, force, err));
     oz_status st = oz_ckpt_copy_side_files(q->ckpt, oz_outdir_path(dir), err);
     if (st == OZ_OK) st = oz_config_write(q->config, oz_outdir_path(dir), err);
-    if (st == OZ_OK) st = recipe_write(q, oz_outdir_path(dir), err);
     if (st == OZ_OK) st = write_tensors(q, oz_outdir_path(dir), pool, err);
     if (st == OZ_OK) st = oz_outdir_commit(dir, err);
     oz_outdir_close(&dir);

@@ -166,5 +166,5 @@ const char *oz_quantize_wants_text(const oz_quantize *q) {
         if (q->items[i].quantized && q->items[i].imatrix) return "an importance matrix";
         if (q->items[i].quantized && q->items[i].scheme.static_input) return "a static scale of inputs";
     }
-    return NULL;
+    return q->budget ? "--target-bytes" : NULL;
 }

@@ -1,5 +1,5 @@
 /* The work folder of a quantization that goes layer by layer: OUT.gptq beside OUT.
- *   manifest.json  what the run was begun with (hashes), how many layers are done, their report, and digests that prove what is done
+ *   manifest.json  what the run was begun with (hashes), what --target-bytes has measured, how many layers are done, their report, and digests that prove what is done
  *   lock           held by the process at work, whose number it holds; the system lets go of it when that ends, however it ends
  *   out/           the checkpoint in its final layout; the tensors of layers that are done, and all that is kept, are in place
  *   residual-N     what goes into layer N, of all sequences, f32; layer 0's input is the ids
@@ -122,7 +122,6 @@ static oz_status folder_make(const oz_work *w, bool *has_manifest, oz_err *err) 
 static oz_status begin(oz_work *w, const json_t *identity, oz_err *err) {
     w->layers_done = -1;
     w->manifest = json_pack("{s:O, s:i, s:[], s:[]}", "run", identity, "layers_done", -1, "layers", "modules");
-    OZ_TRY(sweep(w, is_temporary, err));
     return oz_work_save(w, err);
 }
 
@@ -152,7 +151,7 @@ static oz_status manifest_load(oz_work *w, oz_err *err) {
     return st;
 }
 
-oz_status oz_work_open(oz_work *w, const char *target, bool resume, oz_err *err) {
+static oz_status folder_open(oz_work *w, const char *target, bool resume, oz_err *err) {
     size_t n = strlen(target);
     while (n > 1 && target[n - 1] == '/') n--;
     char *name = oz_strndup(target, n);
@@ -160,19 +159,62 @@ oz_status oz_work_open(oz_work *w, const char *target, bool resume, oz_err *err)
     oz_free(name);
     w->out = oz_work_path(w, "out");
     bool begun = false;
-    oz_status st = folder_make(w, &begun, err);
-    if (st == OZ_OK) st = lock_take(w, w->dir, err);
-    if (st == OZ_OK && begun && resume) st = manifest_load(w, err);
-    else if (st == OZ_OK && begun)
-        st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: holds the work of a run that was broken off; --resume goes on with it, removing the folder begins anew", w->dir);
-    if (st != OZ_OK) oz_work_close(w);
+    OZ_TRY(folder_make(w, &begun, err));
+    OZ_TRY(lock_take(w, w->dir, err));
+    OZ_NEED(!begun || resume, err, OZ_E_ARG, "%s: holds the work of a run that was broken off; --resume goes on with it, removing the folder begins anew", w->dir);
+    return begun ? manifest_load(w, err) : OZ_OK;
+}
+
+/* What is known of a run before it has a plan. --target-bytes 0: its plan is made without. */
+static oz_status identity(json_t **out, const oz_quantize *q, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err) {
+    const oz_calibration *c = cfg->calibration;
+    char bytes[65], ids[65];
+    oz_sha256 s;
+    OZ_TRY(oz_digest_model(bytes, q, pool, err));
+    oz_sha256_init(&s);
+    oz_sha256_add(&s, c->begin, (size_t)(c->n_seqs + 1) * sizeof *c->begin);
+    oz_sha256_add(&s, c->ids, (size_t)c->begin[c->n_seqs] * sizeof *c->ids);
+    oz_sha256_hex(ids, &s);
+    *out = json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:s}", "--device", oz_dev_ops(cfg->dev)->calib ? "a device" : "cpu", "model", bytes, "--target-bytes", (json_int_t)(cfg->budget ? cfg->budget->target_bytes : 0),
+                     "--num-calibration-samples", (json_int_t)c->n_seqs, "--max-seq-length", (json_int_t)c->max_len, "calibration text", c->sha256, "tokenizer", ids, "version of the program", cfg->version);
+    return OZ_OK;
+}
+
+static oz_status begin_or_take_up(oz_work *w, const oz_quantize *q, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err) {
+    json_t *id;
+    OZ_TRY(identity(&id, q, cfg, pool, err));
+    oz_status st = !w->manifest ? begin(w, id, err) : same_run(w, id, err);
+    json_decref(id);
+    return st == OZ_OK ? sweep(w, is_leftover, err) : st;
+}
+
+oz_status oz_work_open(oz_work *w, const oz_quantize *q, const char *target, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err) {
+    OZ_NEED(cfg->force || cfg->resume || !oz_path_exists(target), err, OZ_E_ARG, "%s: exists already (--force replaces it)", target);
+    oz_status st = folder_open(w, target, cfg->resume, err);
+    const bool is_new = st == OZ_OK && !w->manifest;
+    if (st == OZ_OK) st = begin_or_take_up(w, q, cfg, pool, err);
+    if (st == OZ_OK && w->layers_done < 0 && !cfg->force && oz_path_exists(target)) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: exists already (--force replaces it)", target);
+    if (st == OZ_OK && is_new && cfg->resume && !oz_path_exists(target)) oz_log_info("%s: nothing to go on with, begins anew", w->dir);
+    if (st == OZ_OK) return st;
+    if (is_new) oz_work_remove(w, NULL);
+    oz_work_close(w);
     return st;
 }
 
-oz_status oz_work_begin(oz_work *w, const json_t *identity, oz_err *err) {
-    if (!w->manifest) return begin(w, identity, err);
-    OZ_TRY(same_run(w, identity, err));
-    return sweep(w, is_leftover, err);
+oz_status oz_work_settle(oz_work *w, const char *what, const char *digest, oz_err *err) {
+    json_t *run = json_object_get(w->manifest, "run"), *said = json_pack("{s:s}", what, digest);
+    if (w->layers_done < 0) json_object_update_missing(run, said);
+    oz_status st = same_run(w, said, err);
+    json_decref(said);
+    return st;
+}
+
+void oz_work_break_off(oz_work *w, const char *holds, oz_status st, oz_err *err) {
+    if (st == OZ_E_INTERRUPTED) {
+        oz_err_clear(err);
+        oz_err_set(err, st, __FILE__, __LINE__, "interrupted; %s holds %s: the same command with --resume goes on from there", w->dir, holds);
+    } else if (w->layers_done > 0 || json_object_get(w->manifest, "measured")) (st == OZ_E_FORMAT ? oz_log_warn : oz_log_info)("%s keeps what was done of this model with this text; the same command with --resume goes on from there", w->dir);
+    else oz_work_remove(w, NULL);
 }
 
 void oz_work_close(oz_work *w) {

@@ -25,7 +25,6 @@ fails 'no text' 2 '--calibration: --target-bytes needs text' $OUNCE quantize $M/
 fails 'groups without a scheme' 2 '--group-size: --target-bytes chooses groups' b $M/llama -o "$T/o" --target-bytes 200K --group-size 32
 fails 'a scheme of another kind' 2 '--target-bytes with --scheme W8A8: expected W4A16' b $M/llama -o "$T/o" --target-bytes 200K --scheme W8A8
 fails 'a recipe besides' 2 '--target-bytes: --recipe says that' b $M/llama -o "$T/o" --target-bytes 200K --recipe x.yaml
-fails 'nothing to resume' 2 '--resume: --method rtn with --target-bytes takes no calibration text' b $M/llama -o "$T/o" --target-bytes 200K --resume
 fails 'a head that is the embedding' 1 'lm_head: shares its weights with the embedding' b $M/llama-tied-bias -o "$T/o" --target-bytes 200K --targets lm_head --calibration "$T/few.jsonl"
 ok 'nothing was written' test ! -e "$T/o"
 b $M/llama -o "$T/least" --target-bytes 167952 --json >"$T/json" || echo 'not ok the least'
@@ -101,3 +100,70 @@ END
 choice() { jq -r '.budget.sets[] | select(.modules == "model.layers.2.self_attn.qkv_proj") | .scheme'; }
 same 'a quiet module' 'W4A16_ASYM g32' "$(b $M/llama --target-bytes 219999 --dry-run --json | choice)"
 same 'a loud one' 'W8A16' "$(b "$T/loud" --target-bytes 219999 --dry-run --json | choice)"
+
+# Killed before each call that changes a file until all is measured (a layer's errors, and the divergences of some sets, are saved at once): what the manifest has is taken up and not measured again, in as many
+# calls less as it took to save it, and the checkpoint is the one that nobody disturbed.
+gcc -shared -fPIC -O1 -D_GNU_SOURCE -o "$T/fail_at.so" tests/e2e/fail_at.c -ldl || echo 'not ok fail_at.c'
+k() ( # POINT OPTIONS...
+    env LD_PRELOAD="$T/fail_at.so" CALLS="$T/calls" KILL_AT="$1" "$OUNCE_RELEASE" quantize $M/llama -o "$T/k/b" --calibration "$T/cal.jsonl" --num-calibration-samples 24 --max-seq-length 48 --target-bytes 219999 "${@:2}" >"$T/out" 2>"$T/err"
+    exit $?
+) 2>/dev/null
+has() { jq -r "$1" "$T/k/b.gptq/manifest.json"; }
+units='.measured | (.layers // 0) + ([.sets[]? | select(.kl != null and (.modules | test("layers.0|down_proj")))] | length)' # of layer 0 each set, of the others all together
+per=4 whole=9
+mkdir "$T/k" && k 0 && calls=$(cat "$T/calls") || echo 'not ok undisturbed'
+ok 'undisturbed, the same bytes in another build' diff -r "$T/a" "$T/k/b"
+bad= kept= n=0
+for ((at = 1, found = 0; found < whole && at < 200; at++)); do
+    rm -rf "$T/k" && mkdir "$T/k"
+    k $at
+    [ -e "$T/k/b" ] && bad+=" $at: a checkpoint;"
+    found=0 said=
+    if [ -e "$T/k/b.gptq/manifest.json" ]; then
+        found=$(has "$units")
+        said=$(has '.measured | select(.) | "the errors of \(.layers) of 3 layers and the divergences of \([.sets[] | select(.kl != null)] | length) of 12 sets of modules"')
+    fi
+    k 0 --resume || bad+=" $at: $(tail -1 "$T/err");"
+    [ -z "$said" ] || grep -qF "$T/k/b.gptq: has $said" "$T/err" || bad+=" $at: expected $said;"
+    less=$((calls - $(cat "$T/calls") - per * found)) # what was begun is not begun again; a file that was left behind is removed
+    [ $less -ge -2 ] && [ $less -le 8 ] || bad+=" $at: with $found kept $less calls less;"
+    diff -r "$T/a" "$T/k/b" >"$T/diff" 2>&1 || bad+=" $at: $(head -1 "$T/diff");"
+    [ "$(ls -A "$T/k")" = b ] || bad+=" $at: left: $(ls -A "$T/k" | xargs);"
+    [[ " $kept " = *" $found "* ]] || kept+=" $found"
+done
+same 'killed while it measures: what is kept is not measured again, and the bytes are the same' '' "$bad"
+same 'each layer and each step of the divergences was kept once' ' 0 1 2 3 4 5 6 7 8 9' "$kept"
+
+# What is taken up must be what was written, by the same run.
+rm -rf "$T/k" && mkdir "$T/k" && k $((at - 1))
+fails 'without --resume' 1 "$T/k/b.gptq: holds the work of a run that was broken off; --resume goes on with it" k 0
+fails 'resumed with another target' 1 "$T/k/b.gptq: was begun with --target-bytes 219999, not 250000" k 0 --resume --target-bytes 250K
+fails 'resumed without one' 1 "$T/k/b.gptq: was begun with --target-bytes 219999, not 0" $OUNCE quantize $M/llama -o "$T/k/b" --calibration "$T/cal.jsonl" --num-calibration-samples 24 --max-seq-length 48 --method gptq --scheme W4A16 --group-size 32 --resume
+fails 'resumed with other text' 1 "$T/k/b.gptq: was begun with another calibration text" k 0 --resume --calibration "$T/few.jsonl"
+fails 'resumed with fewer sequences' 1 "$T/k/b.gptq: was begun with --num-calibration-samples 24, not 20" k 0 --resume --num-calibration-samples 20
+for o in '--method gptq' '--scheme W4A16_ASYM --group-size 32' '--ignore re:.*down_proj'; do
+    fails "resumed with $o" 1 "$T/k/b.gptq: was begun with another method, least scheme or other option; give the options it was begun with" k 0 --resume $o
+done
+fails 'resumed with another model' 1 "$T/k/b.gptq: was begun with another model" b "$T/loud" -o "$T/k/b" --target-bytes 219999 --resume
+cp -r "$T/k/b.gptq" "$T/kept"
+damaged() { rm -rf "$T/k" && mkdir "$T/k" && cp -r "$T/kept" "$T/k/b.gptq" && eval "$2" || echo "not ok $1"; } # NAME COMMAND
+damaged 'a number that changed' "jq '.measured.sets[3].kl *= 3' '$T/kept/manifest.json' >'$T/k/b.gptq/manifest.json'"
+k 0 --resume
+ok 'a number that changed: is said' grep -qF "warning: $T/k/b.gptq/manifest.json: measured: is not as it was written; modules are measured anew" "$T/err"
+ok 'and the bytes are the same' diff -r "$T/a" "$T/k/b"
+damaged 'a manifest that was cut off' "truncate -s 900 '$T/k/b.gptq/manifest.json'"
+fails 'a manifest that was cut off' 1 "$T/k/b.gptq/manifest.json: " k 0 --resume
+damaged 'a set too few' "jq 'del(.measured.sets[11])' '$T/kept/manifest.json' >'$T/k/b.gptq/manifest.json'"
+ok 'a set too few: begins anew' k 0 --resume
+ok 'and the bytes are the same, too' diff -r "$T/a" "$T/k/b"
+damaged nothing :
+ok 'undamaged, it goes on' k 0 --resume
+ok 'to the same bytes' diff -r "$T/a" "$T/k/b"
+same 'and nothing is left' b "$(ls -A "$T/k")"
+rm -rf "$T/k" && mkdir "$T/k" && KILL_BY=2 k 11
+same 'interrupted while it measures: status' 1 $?
+ok 'and what is kept is named' grep -qF "interrupted; $T/k/b.gptq holds the errors of 1 of 3 layers and the divergences of 0 of 12 sets of modules: the same command with --resume goes on from there" "$T/err"
+ok 'it goes on' k 0 --resume
+ok 'and ends in the same bytes' diff -r "$T/a" "$T/k/b"
+fails 'a checkpoint that is there, and nothing to resume' 1 "$T/k/b: exists already" k 0 --resume
+same 'leaves nothing' b "$(ls -A "$T/k")"

@@ -1,4 +1,4 @@
-/* LD_PRELOAD: counts the calls that change files. KILL_AT=N: the process is killed with SIGKILL before call N (from 1 on; 0: never). FULL_AT=N: from call N on the disk is
+/* LD_PRELOAD: counts the calls that change files. KILL_AT=N: the process is killed with SIGKILL (or KILL_BY, a number) before call N (from 1 on; 0: never). FULL_AT=N: from call N on the disk is
  * full, and calls that take room fail. At the end the number of calls is written to CALLS. What lies on disk between two of these calls does not change, so that these are
  * all the points at which a kill can be told from another. */
 #include <dlfcn.h>
@@ -14,18 +14,18 @@
 
 static atomic_long calls;
 
-static bool is_past(const char *variable, long n) {
-    const char *at = getenv(variable);
-    return at && atol(at) > 0 && n >= atol(at);
+static long number(const char *variable) {
+    const char *s = getenv(variable);
+    return s ? atol(s) : 0;
 }
 
 static void *next(const char *name) {
-    if (is_past("KILL_AT", atomic_fetch_add(&calls, 1) + 1)) kill(getpid(), SIGKILL);
+    if (atomic_fetch_add(&calls, 1) + 1 == number("KILL_AT")) kill(getpid(), number("KILL_BY") ? (int)number("KILL_BY") : SIGKILL);
     return dlsym(RTLD_NEXT, name);
 }
 
 static bool is_full(void) {
-    if (!is_past("FULL_AT", atomic_load(&calls))) return false;
+    if (number("FULL_AT") <= 0 || atomic_load(&calls) < number("FULL_AT")) return false;
     errno = ENOSPC;
     return true;
 }

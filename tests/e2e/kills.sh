@@ -48,6 +48,7 @@ llama --method awq+gptq --scheme W4A16_ASYM --group-size 32
 llama --method smoothquant --scheme FP8
 llama --method imatrix --scheme W8A16
 llama --method gptq --scheme W8A8 --kv-cache-scheme fp8
+llama --target-bytes 250K
 llama --method awq+gptq --target-bytes 250K
 mixtral --method gptq --scheme W8A16 --moe-calibrate-all-experts
 END
