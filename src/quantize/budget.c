@@ -6,6 +6,7 @@
  * all sets begin at the leanest, and steps along the lower hull of each set's (bytes, cost) are taken by what they save a byte, as long as they fit; then
  * single sets, and pairs of them, change as long as that costs less. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
@@ -98,8 +99,10 @@ static oz_status sets_make(oz_budget *b, const oz_scheme *least, oz_err *err) {
 static oz_status bounds_check(const oz_budget *b, oz_err *err) {
     int64_t least = 0, dense = 0;
     for (size_t i = 0; i < b->n_sets; i++) least += b->sets[i].options[0].bytes, dense += b->sets[i].options[b->sets[i].n_options - 1].bytes;
-    OZ_NEED(b->target_bytes >= least, err, OZ_E_ARG, "--target-bytes %lld: the modules take at least %lld, the first of them as %s in groups of %lld", (long long)b->target_bytes, (long long)least,
-            b->sets[0].options[0].scheme.name, (long long)b->sets[0].options[0].scheme.group_size);
+    const oz_scheme *first = &b->sets[0].options[0].scheme;
+    char groups[48] = "";
+    if (first->group_size > 0) snprintf(groups, sizeof groups, " in groups of %lld", (long long)first->group_size);
+    OZ_NEED(b->target_bytes >= least, err, OZ_E_ARG, "--target-bytes %lld: the modules take at least %lld, the first of them as %s%s", (long long)b->target_bytes, (long long)least, first->name, groups);
     OZ_NEED(b->target_bytes < dense, err, OZ_E_ARG, "--target-bytes %lld: the modules take %lld as they are; give less", (long long)b->target_bytes, (long long)dense);
     return OZ_OK;
 }

@@ -27,7 +27,12 @@ static oz_status check_source(const oz_quantize *q, oz_err *err) {
                               json_object_get(config, "compression_config")};
     for (size_t i = 0; i < 3; i++) {
         const char *method = json_string_value(json_object_get(places[i], "quant_method"));
-        OZ_NEED(!places[i] || json_is_null(places[i]), err, OZ_E_ARG,
+        if (!places[i] || json_is_null(places[i])) continue;
+        oz_origin o = {0};
+        oz_status st = oz_origin_open(&o, q->ckpt, true, err); /* what convert cannot read is refused by its reason */
+        oz_origin_close(&o);
+        OZ_TRY(st);
+        OZ_FAIL(err, OZ_E_ARG,
                 "%s: expected a dense checkpoint or a GGUF, found one that is quantized already (%s); dequantize it first: ounce convert %s -o DIR --to bf16",
                 oz_ckpt_path(q->ckpt), method ? method : "quantization_config", oz_ckpt_path(q->ckpt));
     }

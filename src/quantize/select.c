@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/mem.h"
+#include "base/str.h"
 #include "quantize/internal.h"
 
 static bool is_linear(const oz_arch_tensor *t) { return !t->is_bias && t->cols > 0 && strcmp(t->class_name, "Linear") == 0; }
@@ -88,8 +89,8 @@ static oz_status check_made(const oz_quantize_item *it, oz_err *err) {
     else if (s->store != OZ_STORE_BYTES && s->store != OZ_STORE_PACKED) why = "weights of the NVFP4 and MX formats are not made";
     else if (codec->is_float && codec->bits != 8) why = "floats of less than 8 bits are not made";
     else if (s->column_order) why = "columns that are stored in an order of their own are not made";
-    else if (it->gptq && it->arch->layer < 0) why = "GPTQ quantizes what is in layers; leave it out (--targets, ignore)";
-    else if (it->imatrix && it->arch->layer < 0) why = "importance is measured in layers; leave it out (--targets, ignore)";
+    else if (it->gptq && it->arch->layer < 0) why = "GPTQ quantizes what is in layers; leave it out (ignore)";
+    else if (it->imatrix && it->arch->layer < 0) why = "importance is measured in layers; leave it out (ignore)";
     else if (it->imatrix && !oz_clip_fits(s)) why = "its scales are of several rows together, and imatrix searches those of one";
     else if (s->static_input && it->arch->layer < 0) why = "static scales are calibrated in layers; leave it out (ignore)";
     OZ_NEED(!why, err, OZ_E_UNSUPPORTED, "%s: scheme %s: %s", it->arch->module, s->name, why);
@@ -98,10 +99,10 @@ static oz_status check_made(const oz_quantize_item *it, oz_err *err) {
 
 enum { SHOWN = 8 }; /* offenders that are listed one by one */
 
-/* The largest usual group size, up to the scheme's, that divides the columns of every module; 0: none. */
-static int64_t fitting_group(const oz_quantize *q, const oz_scheme *s) {
+/* The largest usual group size, up to `most`, that divides the columns of every module; 0: none. */
+static int64_t fitting_group(const oz_quantize *q, int64_t most) {
     int64_t best = 0;
-    for (size_t k = 0; oz_group_size_usual(k) && oz_group_size_usual(k) <= s->group_size; k++) {
+    for (size_t k = 0; oz_group_size_usual(k) && oz_group_size_usual(k) <= most; k++) {
         bool fits = true;
         for (size_t i = 0; i < q->list.n; i++) fits = fits && (!q->items[i].quantized || q->list.items[i].cols % oz_group_size_usual(k) == 0);
         if (fits) best = oz_group_size_usual(k);
@@ -109,24 +110,38 @@ static int64_t fitting_group(const oz_quantize *q, const oz_scheme *s) {
     return best;
 }
 
+/* What would do in place of groups that do not divide; others: some modules that they do. */
+static void groups_advise(oz_buf *out, const oz_quantize *q, const oz_scheme *s, bool others) {
+    const bool of_inputs = s->block_rows > 0;
+    const int64_t fits = fitting_group(q, of_inputs ? s->input.group_size : s->group_size);
+    if (fits && !of_inputs) oz_buf_printf(out, "--group-size %lld fits every module", (long long)fits);
+    else if (of_inputs) oz_buf_printf(out, "FP8_DYNAMIC quantizes inputs by tokens");
+    else oz_buf_printf(out, "no usual group size fits every module: W8A16 has no groups");
+    if (fits && of_inputs) oz_buf_printf(out, ", a --recipe may have input_activations in groups of %lld, which fit every module", (long long)fits);
+    if (others && (of_inputs || !fits)) oz_buf_puts(out, ", and --ignore leaves modules as they are");
+}
+
 /* Logs the modules whose columns the group size does not divide; the message has the first one, how many there are, and what would do. */
 static oz_status check_groups(const oz_quantize *q, const oz_quantize_cfg *cfg, oz_err *err) {
     oz_err first = {0}, one;
-    size_t n_bad = 0;
+    size_t n_bad = 0, n = 0;
     for (size_t i = 0; i < q->list.n; i++) {
         const oz_module m = module_of(&q->list.items[i]);
         one = (oz_err){0};
+        n += q->items[i].quantized;
         if (!q->items[i].quantized || oz_scheme_check(&q->items[i].scheme, &m, &one) == OZ_OK) continue;
         if (n_bad++ == 0) first = one;
         if (n_bad <= SHOWN) oz_log_info("  %s", one.msg);
     }
     if (n_bad > SHOWN) oz_log_info("  and %zu more", n_bad - SHOWN);
     if (n_bad == 0) return OZ_OK;
-    char others[64] = "", advice[96] = "no usual group size fits every module: leave some out (--ignore)";
+    char others[64] = "";
+    oz_buf advice = {0};
     if (n_bad > 1) snprintf(others, sizeof others, " (the first of %zu modules)", n_bad);
-    const int64_t fits = cfg->recipe || cfg->scheme.block_rows > 0 ? 0 : fitting_group(q, &cfg->scheme);
-    if (fits) snprintf(advice, sizeof advice, "--group-size %lld fits every module", (long long)fits);
-    OZ_FAIL(err, OZ_E_ARG, "%s%s; %s", first.msg, others, advice);
+    groups_advise(&advice, q, &cfg->scheme, n_bad < n);
+    oz_status st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s%s; %s", first.msg, others, advice.data);
+    oz_buf_deinit(&advice);
+    return st;
 }
 
 static bool has_experts(const oz_quantize *q) {

@@ -80,8 +80,10 @@ int64_t oz_group_size_usual(size_t i) {
 }
 
 oz_status oz_scheme_check(const oz_scheme *s, const oz_module *m, oz_err *err) {
-    const int64_t group = s->block_rows > 0 || s->group_size <= 0 ? s->input.group_size : s->group_size; /* a block may stand out at the edge */
+    const bool of_inputs = s->block_rows > 0 || s->group_size <= 0; /* a block may stand out at the edge */
+    const int64_t group = of_inputs ? s->input.group_size : s->group_size;
     if (!s->quantized || group <= 0 || m->cols % group == 0) return OZ_OK;
+    OZ_NEED(!of_inputs, err, OZ_E_ARG, "%s: the groups of %lld in which %s quantizes inputs do not divide its %lld columns", m->name, (long long)group, s->name, (long long)m->cols);
     char divisors[64] = "";
     for (size_t i = 0, n = 0; oz_group_size_usual(i); i++)
         if (m->cols % oz_group_size_usual(i) == 0) n += (size_t)snprintf(divisors + n, sizeof divisors - n, "%s%lld", n ? ", " : "", (long long)oz_group_size_usual(i));

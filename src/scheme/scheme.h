@@ -96,7 +96,7 @@ enum { OZ_MAX_PARTS = 8 };
 /* model_dtype: BF16, F16 or F32: of the scales and of a dense weight. Returns how many parts. */
 int oz_scheme_parts(oz_part parts[OZ_MAX_PARTS], const oz_scheme *s, int64_t rows, int64_t cols, oz_dtype model_dtype);
 oz_rtn oz_scheme_rtn(const oz_scheme *s, oz_dtype model_dtype); /* how it is rounded to nearest */
-/* OZ_E_ARG if the group size does not divide cols: names module, cols and the usual group sizes that do. */
+/* OZ_E_ARG if the group size does not divide cols: names module, cols and, where it can be chosen, the usual ones that do. */
 oz_status oz_scheme_check(const oz_scheme *s, const oz_module *m, oz_err *err);
 int64_t oz_group_size_usual(size_t i); /* group sizes that kernels run, ascending; 0: no more */
 /* Finds the module's tensors and makes the view; missing, wrong dtype or shape: an error with tensor, expected, found and file.

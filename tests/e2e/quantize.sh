@@ -30,8 +30,24 @@ fails 'a group size that does not divide' 1 'error: model.layers.0.self_attn.q_p
     $OUNCE quantize "$T/m" -o "$T/o" --scheme W4A16
 same 'the first offenders are listed, the others counted' '8 1' "$(grep -c '^  model.layers.*does not divide' "$T/err") $(grep -c '^  and 6 more' "$T/err")"
 fails 'no usual group size' 1 'group_size 128 does not divide' $OUNCE quantize tests/golden/models/jamba -o "$T/o" --scheme W4A16
-same 'the message ends with what to do' 'no usual group size fits every module: leave some out (--ignore)' "$(tail -1 "$T/err" | sed 's/.*; //')"
+same 'the message ends with what to do' 'no usual group size fits every module: W8A16 has no groups' "$(tail -1 "$T/err" | sed 's/.*; //')"
 ok 'nothing was written' test ! -e "$T/o"
+fails 'blocks whose inputs do not divide' 1 'error: model.layers.0.self_attn.q_proj: the groups of 128 in which FP8_BLOCK quantizes inputs do not divide its 96 columns (the first of 18 modules); FP8_DYNAMIC quantizes inputs by tokens, a --recipe may have input_activations in groups of 32, which fit every module, and --ignore leaves modules as they are' \
+    $OUNCE quantize tests/golden/models/llama -o "$T/o" --scheme FP8_BLOCK
+printf '%s\n' 's_stage: {m_modifiers: {QuantizationModifier: {ignore: [lm_head], config_groups: {g: {targets: [Linear],' ' weights: {num_bits: 8, type: float, strategy: block, block_structure: [128, 128]},' \
+    ' input_activations: {num_bits: 8, type: float, strategy: group, group_size: 32, dynamic: true}}}}}}' >"$T/r.yaml"
+while read -r o; do # what the messages offer is possible
+    $OUNCE quantize tests/golden/models/$o -o "$T/o" -q --force >"$T/out" 2>"$T/err" && $OUNCE verify "$T/o" -q >"$T/out" || echo "not ok offered: $o"
+done <<<"llama --scheme FP8_DYNAMIC
+llama --recipe $T/r.yaml
+llama --scheme FP8_BLOCK --ignore re:.*(q|k|v|o|gate|up)_proj
+llama --scheme W4A16 --group-size 32
+jamba --scheme W8A16
+jamba --scheme W4A16 --group-size 16 --ignore re:.*(in_proj|[qkvo]_proj|gate_proj|up_proj|dt_proj)$"
+fails 'some that usual groups divide' 1 'no usual group size fits every module: W8A16 has no groups, and --ignore leaves modules as they are' $OUNCE quantize tests/golden/models/jamba -o "$T/o" -q --force --scheme W4A16 --group-size 16
+fails 'nothing that the groups divide: leaving modules out is not offered' 1 'in groups of 32, which fit every module' $OUNCE quantize tests/golden/models/llama -o "$T/o" -q --force --scheme FP8_BLOCK --targets 're:.*gate_proj'
+ok 'the end of it' grep -q 'which fit every module$' "$T/err"
+rm -rf "$T/o"
 
 for s in W8A8 W8A16 FP8_DYNAMIC 'W4A16 --group-size 16' 'W4A16_ASYM --group-size 16' 'W4A8 --group-size 32'; do
     n=${s%% *}
@@ -64,6 +80,8 @@ ok 'which is still there' cmp "$T/m/model.safetensors" "$T/outer/inner/model.saf
 mkdir "$T/empty" && ok 'force: an empty folder' q -o "$T/empty" --scheme W8A8 --force >"$T/out"
 fails 'no folder to write in' 1 "$T/no/such: the folder that it would be made in does not exist" q -o "$T/no/such" --scheme W8A8
 fails 'a quantized model' 1 "dequantize it first: ounce convert $T/W8A8 -o DIR --to bf16" $OUNCE quantize "$T/W8A8" -o "$T/o" --scheme W8A8
+cp -r "$T/m" "$T/bnb" && jq '. + {quantization_config: {quant_method: "bitsandbytes"}}' "$T/m/config.json" >"$T/bnb/config.json"
+fails 'one that convert cannot dequantize, either' 1 'quantization_config.quant_method: "bitsandbytes" is not read here: quantize the original model instead' $OUNCE quantize "$T/bnb" -o "$T/o" --scheme W8A8
 $OUNCE convert "$T/W8A8" -o "$T/back" --to bf16 -q >"$T/out" && q -o "$T/o" --scheme W8A8 >"$T/out" && ok 'and then' test -f "$T/o/config.json"
 q -o "$T/shards" --scheme W8A8 --max-shard-size 30000 >"$T/out" && ok 'shards' test -f "$T/shards/model.safetensors.index.json" -a ! -e "$T/shards/model.safetensors"
 
