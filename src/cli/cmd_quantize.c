@@ -59,7 +59,8 @@ static const oz_opt_cmd *describe(void) {
                           "points are searched (how far to clip), and fitted once more to the codes. A plain text is cut into sequences of --max-seq-length "
                           "tokens, encoded without special tokens; lines of *.jsonl are a sequence each, cut off at that length. The work lies in DIR.gptq; "
                           "when it is broken off in any way, the same command with --resume goes on after the last whole layer, and ends in the same bytes. "
-                          "ounce_recipe.json in DIR says how it was made. The log and --json have each module's output error before and after, and the tokens that each expert saw. The error is the sum of squared differences of its outputs on the "
+                          "ounce_recipe.json in DIR says how it was made. The log and --json have each module's output error before and after (errors: module, tokens that reached it, before, after, dampening), where scales moved (folds: from, modules, strength, balanced, before, after), "
+                          "and the tokens that each expert saw (experts). The error is the sum of squared differences of its outputs on the "
                           "calibration text, as the quantized modules before it give that, to those of its own weights there, relative to the sum of their squares, each token counting as above.\n\n"
                           "--method imatrix rounds to nearest, under scales and zero points that are searched, and scales then fitted to their codes: an error of a weight counts by the mean square of what it is multiplied by on calibration text (llama.cpp's importance matrix). "
                           "It needs no more memory than that, and is less than gptq does.\n\n"
@@ -182,6 +183,8 @@ static oz_status write_out(oz_quantize *q, oz_budget *budget, text *t, oz_err *e
     json_t *more = report(q, (double)(oz_clock_us() - start) / 1e6);
     const oz_scheme *s = one_scheme(q);
     json_object_set_new(more, "method", json_string(recipe_path ? "recipe" : method ? method : "rtn"));
+    json_object_set_new(more, "errors", json_array());
+    json_object_set_new(more, "folds", json_array());
     if (made) json_object_update(more, made);
     json_decref(made);
     if (budget) json_object_set(more, "budget", (json_t *)oz_budget_report(budget));

@@ -109,7 +109,7 @@ typedef struct oz_balance {
     double weight;                       /* of its squared error */
 } oz_balance;
 void oz_balance_run(float *s, const oz_balance *readers, size_t n_readers, int steps, oz_pool *pool);
-/* Scales for a fold, settled, and what there is to say of them: {fold, modules, strength, balanced, before, after}: errors of the readers' outputs on their samples, rounded to nearest, relative to the outputs. */
+/* Scales for a fold, settled, and what there is to say of them: {from, modules, strength, balanced, before, after}: errors of the readers' outputs on their samples, rounded to nearest, relative to the outputs. */
 oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const oz_quantize_fold *f, const oz_reader *readers, size_t n, oz_pool *pool, oz_dev *dev /* that calibrates, or NULL */, oz_err *err);
 
 /* Writes a module rounded to nearest, the range of each group clipped as costs its output on the sample (n > 0 rows, of inputs behind its fold) least. For schemes with a scale of its own for each row. */

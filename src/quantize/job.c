@@ -163,7 +163,7 @@ oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *targ
     }
     if (st != OZ_OK && j.work.dir) break_off(&j, st, err);
     if (st == OZ_OK && (st = oz_work_remove(&j.work, err)) != OZ_OK) oz_err_prefix(err, "%s is whole, but its work folder could not be removed", target);
-    if (st == OZ_OK) *report = json_pack("{s:O, s:O*}", "errors", json_object_get(j.work.manifest, "modules"), "experts", json_object_get(j.work.manifest, "experts"));
+    if (st == OZ_OK) *report = json_pack("{s:O, s:O, s:O*}", "errors", json_object_get(j.work.manifest, "modules"), "folds", json_object_get(j.work.manifest, "folds"), "experts", json_object_get(j.work.manifest, "experts"));
     oz_work_close(&j.work);
     oz_free(j.inputs);
     oz_dev_ops(cfg->dev)->mem_free(cfg->dev, j.slots);

@@ -83,7 +83,7 @@ static oz_status fold_run(oz_job *j, const oz_quantize_fold *f, oz_err *err) {
     oz_status st = oz_smooth_choose(scales, &entry, j->q, f, readers, n, j->pool, oz_job_calib_dev(j), err);
     if (st == OZ_OK) oz_fold_apply(j->q, f, scales);
     if (st == OZ_OK && n) oz_job_error_note(j, json_real_value(json_object_get(entry, "after")));
-    if (st == OZ_OK) json_array_append_new(json_object_get(j->work.manifest, "modules"), entry);
+    if (st == OZ_OK) json_array_append_new(json_object_get(j->work.manifest, "folds"), entry);
     oz_free(scales);
     oz_free(readers);
     return st;

@@ -88,7 +88,7 @@ static json_t *errors_note(oz_job *j, const oz_quantize_item *it, const char *wh
     if (measured && it->gptq && n_tok < t->cols) oz_log_info("%s: %s %.4g, of %s %.4g, on %" PRId64 " tokens for %" PRId64 " columns", t->module, what, after, of, before, n_tok, t->cols);
     else if (measured) oz_log_info("%s: %s %.4g, of %s %.4g", t->module, what, after, of, before);
     else oz_log_info("%s: the calibration text gives it no input: each weight is rounded by itself", t->module);
-    json_t *entry = json_pack("{s:s, s:I, s:n, s:n}", "module", t->module, "tokens", (json_int_t)n_tok, "before", "after");
+    json_t *entry = json_pack("{s:s, s:I, s:n, s:n, s:n}", "module", t->module, "tokens", (json_int_t)n_tok, "before", "after", "dampening");
     if (measured) json_object_set_new(entry, "before", json_real(before)), json_object_set_new(entry, "after", json_real(after)), oz_job_error_note(j, after);
     json_array_append_new(json_object_get(j->work.manifest, "modules"), entry);
     return entry;

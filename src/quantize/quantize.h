@@ -132,9 +132,10 @@ void oz_budget_break_off(oz_budget *b, oz_status st, oz_err *err); /* says what 
 void oz_budget_choose(oz_budget *b, const char *version /* of the program */);
 const json_t *oz_budget_report(const oz_budget *b); /* {target_bytes, bytes, kl_expected, calibration, program, version, sets}; borrowed */
 
-/* report: {errors, experts}, new. errors: a list of {module, tokens, before, after, dampening} of what GPTQ made: tokens that reached it; tr(E H E^T) / tr(W H W^T) of rounding to nearest and
- * of what was written, null where the text gives it no input; the same of what was clipped; and {fold, modules, strength, balanced, before, after} of scales that moved. experts, of a model that has
- * some: a list of {layer, tokens: [of each]}. OZ_E_INTERRUPTED keeps what --resume takes up. */
+/* report: {errors, folds, experts}, new. errors: a list of {module, tokens, before, after, dampening} of what the text had a say in: tokens that reached it; its error before and after, null where the
+ * text gives it no input: tr(E H E^T) / tr(W H W^T) of rounding to nearest and of what GPTQ wrote, that of whole ranges and of clipped ones, that by importance (imatrix.c); dampening null but of GPTQ.
+ * folds: a list of {from, modules, strength, balanced, before, after} of scales that moved out of `from` into `modules`; before and after as above, null where no token reached these; strength 0 and not
+ * balanced: nothing moved. experts, of a model that has some: a list of {layer, tokens: [of each]}. OZ_E_INTERRUPTED keeps what --resume takes up. */
 oz_status oz_quantize_run_text(json_t **report, oz_quantize *q, const char *target, const oz_quantize_text_cfg *cfg, oz_pool *pool, oz_err *err);
 
 #endif

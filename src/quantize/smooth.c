@@ -493,7 +493,9 @@ oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const
     if (st != OZ_OK) return st == OZ_E_INTERRUPTED ? st : oz_err_prefix(err, "%s", from);
     json_t *names = json_array();
     for (size_t i = 0; i < f->of->n_to; i++) json_array_append_new(names, json_string(q->items[f->of->to[i]].arch->module));
-    *entry = json_pack("{s:s, s:o, s:f, s:b, s:f, s:f}", "fold", from, "modules", names, "strength", r.strength, "balanced", r.balanced, "before", r.before, "after", r.after);
-    oz_log_info("%s: scales by strength %.2f%s: output error %.4g, without them %.4g", from, r.strength, r.balanced ? ", balanced" : "", r.after, r.before);
+    *entry = json_pack("{s:s, s:o, s:f, s:b, s:n, s:n}", "from", from, "modules", names, "strength", r.strength, "balanced", r.balanced, "before", "after");
+    if (n) json_object_set_new(*entry, "before", json_real(r.before)), json_object_set_new(*entry, "after", json_real(r.after));
+    if (!n) oz_log_info("%s: the calibration text gives what reads it no input: its scales stay", from);
+    else oz_log_info("%s: scales by strength %.2f%s: output error %.4g, without them %.4g", from, r.strength, r.balanced ? ", balanced" : "", r.after, r.before);
     return OZ_OK;
 }

@@ -121,7 +121,7 @@ static oz_status folder_make(const oz_work *w, bool *has_manifest, oz_err *err) 
 
 static oz_status begin(oz_work *w, const json_t *identity, oz_err *err) {
     w->layers_done = -1;
-    w->manifest = json_pack("{s:O, s:i, s:[], s:[]}", "run", identity, "layers_done", -1, "layers", "modules");
+    w->manifest = json_pack("{s:O, s:i, s:[], s:[], s:[]}", "run", identity, "layers_done", -1, "layers", "modules", "folds");
     return oz_work_save(w, err);
 }
 
@@ -145,8 +145,10 @@ static oz_status manifest_load(oz_work *w, oz_err *err) {
         w->layers_done = -2;
         st = oz_json_int(&w->layers_done, w->manifest, path, "layers_done", -1, 1 << 20, err);
     }
-    if (st == OZ_OK && (w->layers_done == -2 || !json_is_array(json_object_get(w->manifest, "modules")) || !json_is_array(json_object_get(w->manifest, "layers"))))
-        st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected layers_done, layers and modules; remove the folder to begin anew", path);
+    static const char *const lists[] = {"layers", "modules", "folds"};
+    bool whole = st == OZ_OK && w->layers_done != -2;
+    for (size_t i = 0; whole && i < sizeof lists / sizeof *lists; i++) whole = json_is_array(json_object_get(w->manifest, lists[i]));
+    if (st == OZ_OK && !whole) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: expected layers_done, layers, modules and folds; remove the folder to begin anew", path);
     oz_free(path);
     return st;
 }

@@ -8,6 +8,12 @@ for i in {1..8}; do echo '{"text": "in the thing in the thing in the thing in th
 $OUNCE convert $G -o "$T/m" --to f32 -q
 $OUNCE quantize "$T/m" -o "$T/q" --scheme W8A16 -q
 
+# Errors of modules have one shape, and folds another, whatever the method.
+CAL="--calibration $T/cal.jsonl --max-seq-length 16 --num-calibration-samples 8"
+errors='(.errors | length > 0 and (map(keys) | unique) == [["after", "before", "dampening", "module", "tokens"]] and all(.before >= .after and .tokens > 0))'
+folds='(.folds | length > 0 and (map(keys) | unique) == [["after", "balanced", "before", "from", "modules", "strength"]] and all(.before >= .after))'
+printf '%s\n' 's_stage: {m_modifiers: {SmoothQuantModifier: {}, GPTQModifier: {scheme: W8A8, ignore: lm_head}}}' >"$T/r.yaml"
+
 # NAME;what jq must find true;COMMAND, which reads the text on stdin
 while IFS=';' read -r name wants command; do
     eval "$OUNCE $command --json -q" <"$T/text" >"$T/out" 2>"$T/err"
@@ -15,10 +21,17 @@ while IFS=';' read -r name wants command; do
     same "$name: status and documents" '0 1 true' "$status $(jq -s length "$T/out" 2>&1) $(jq "$wants" "$T/out" 2>&1)"
     [ $status = 0 ] || head -3 "$T/err"
 done <<END
-quantize;.files[0].name == "model.safetensors" and .bytes > 0;quantize "$T/m" -o "$T/j1" --scheme W8A16
-quantize, a dry run;.dry_run;quantize "$T/m" --scheme W8A16 --dry-run
+quantize;.files[0].name == "model.safetensors" and .bytes > 0 and .errors == [] and .folds == [];quantize "$T/m" -o "$T/j1" --scheme W8A16
+quantize, a dry run;.dry_run and .errors == [];quantize "$T/m" --scheme W8A16 --dry-run
 quantize, a recipe's budget;.bytes > 0;quantize "$T/m" -o "$T/j2" --target-bytes 90K --scheme W4A16_ASYM --group-size 32 --calibration "$T/cal.jsonl" --max-seq-length 16 --num-calibration-samples 8
-quantize, gptq;.bytes > 0;quantize "$T/m" -o "$T/j3" --scheme W4A16 --group-size 32 --method gptq --calibration "$T/cal.jsonl" --max-seq-length 16 --num-calibration-samples 8
+quantize, gptq;$errors and .folds == [];quantize "$T/m" -o "$T/j3" --scheme W4A16 --group-size 32 --method gptq $CAL
+quantize, imatrix;$errors and .folds == [];quantize "$T/m" -o "$T/j7" --scheme W4A16 --group-size 32 --method imatrix $CAL
+quantize, smoothquant;.errors == [] and $folds;quantize "$T/m" -o "$T/j8" --scheme W8A8 --method smoothquant $CAL
+quantize, awq;$errors and $folds;quantize "$T/m" -o "$T/j9" --scheme W4A16 --group-size 32 --method awq $CAL
+quantize, awq+gptq;$errors and $folds;quantize "$T/m" -o "$T/j10" --scheme W4A16 --group-size 32 --method awq+gptq $CAL
+quantize, static scales;.errors == [] and .folds == [];quantize "$T/m" -o "$T/j11" --scheme FP8 $CAL
+quantize, a recipe;$errors and $folds;quantize "$T/m" -o "$T/j12" --recipe "$T/r.yaml" $CAL
+quantize, a budget and gptq;$errors and .folds == [] and .budget;quantize "$T/m" -o "$T/j13" --target-bytes 90K --method gptq $CAL
 convert;.to == "bf16" and .modules[0].from == "q8_0";convert $G -o "$T/j4" --to bf16
 convert, a dry run;.dry_run and .to == "compressed-tensors";convert "$T/q" --to compressed-tensors --dry-run
 synth;.seed == 3;synth $M -o "$T/j5" --seed 3

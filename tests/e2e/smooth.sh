@@ -20,18 +20,18 @@ rm -f "$T/sums"
 for m in smoothquant awq smoothquant+gptq awq+gptq; do
     s llama -o "$T/$m" -t 1 --scheme W8A8 --method $m --json >"$T/$m.json" || echo "not ok $m"
     same "$m: its recipe" "[\"$m\",\"W8A8\",\"${m%+gptq}\",\"searched\",12]" "$(json "$T/$m/ounce_recipe.json" '[.method, .scheme, .folding.by, .folding.strength, .folding.folds]')"
-    same "$m: 12 folds, none worse than without" '[12,true]' "$(json "$T/$m.json" '[.errors[] | select(.fold)] | [length, (map(.after <= .before) | all)]')"
-    ok "$m: some of them better" test "$(json "$T/$m.json" '[.errors[] | select(.fold) | select(.after < 0.9 * .before)] | length')" -gt 0
+    same "$m: 12 folds, none worse than without" '[12,true]' "$(json "$T/$m.json" '.folds | [length, (map(.after <= .before) | all)]')"
+    ok "$m: some of them better" test "$(json "$T/$m.json" '[.folds[] | select(.after < 0.9 * .before)] | length')" -gt 0
     sha256sum <"$T/$m/model.safetensors" >>"$T/sums"
 done
 s llama -o "$T/s5" --scheme W8A8 --method smoothquant --smoothing-strength 0.5 --json >"$T/s5.json"
-same 'a strength that is given is taken' '[0.5]' "$(json "$T/s5.json" '[.errors[].strength] | unique')"
+same 'a strength that is given is taken' '[0.5]' "$(json "$T/s5.json" '[.folds[].strength] | unique')"
 same 'and recorded' 0.5 "$(json "$T/s5/ounce_recipe.json" .folding.strength)"
 sha256sum <"$T/s5/model.safetensors" >>"$T/sums"
 sha256sum <"$T/rtn/model.safetensors" >>"$T/sums"
 same 'six results, no two alike' 6 "$(sort -u "$T/sums" | wc -l)"
 
-ok 'some scales come out of balance' test "$(json "$T/smoothquant.json" '[.errors[] | select(.balanced)] | length')" -gt 4
+ok 'some scales come out of balance' test "$(json "$T/smoothquant.json" '[.folds[] | select(.balanced)] | length')" -gt 4
 
 # A weight that is no number, a text of one token.
 cp -r $M/llama "$T/nan" && printf '\300\177' | dd of="$T/nan/model.safetensors" bs=1 seek=$(($(od -An -tu8 -N8 "$T/nan/model.safetensors") + 8 + $(head_of "$T/nan/model.safetensors" | jq '."model.layers.0.mlp.down_proj.weight".data_offsets[0]') + 2)) conv=notrunc status=none
@@ -74,7 +74,7 @@ for m in qwen2 phi3 gemma2 mixtral deepseek_v2 jamba; do
         g= && [ $1 = W4A16_ASYM ] && g='--group-size 16'
         [ $m = jamba ] && [ -n "$g" ] && set -- W8A16 awq && g=
         s $m -o "$T/$m-$1" --num-calibration-samples 8 --max-seq-length 48 --scheme $1 $g --method $2 --json >"$T/r.json" 2>"$T/err" || { echo "not ok $m $1" && head -3 "$T/err"; }
-        same "$m $1: folds" true "$(json "$T/r.json" '[.errors[] | select(.fold)] | length > 5 and (map(.after <= .before) | all)')"
+        same "$m $1: folds" true "$(json "$T/r.json" '.folds | length > 5 and (map(.after <= .before) | all)')"
         ok "$m $1: runs" $OUNCE logits "$T/$m-$1" --ids "$T/ids" -o "$T/logits.safetensors" -q
     done
 done
