@@ -71,8 +71,6 @@ oz_status oz_cli_lines(oz_cli_answer *answer, void *self, oz_err *err);
 /* Tokenizer alone, from files that were opened; path is for messages. */
 oz_status oz_cli_tok_open(oz_tok **out, const oz_text_files *files, const char *path, oz_err *err);
 oz_status oz_cli_ids_read(oz_ids *out, const char *path, oz_err *err); /* decimal, white space; "-": stdin */
-/* A text file as ids, encoded once. */
-oz_status oz_cli_text_ids(oz_ids *out, const oz_tok *tok, const char *path, bool add_special, oz_err *err);
 /* Tables on stdout (table.c). A line a role of objects with role, bytes, scheme and maybe codec; a line for all modules that run the same kernel
  * and whose names differ in numbers alone, of objects with name, scheme, kernel, packed_bytes. */
 void oz_cli_roles_print(const json_t *modules);

@@ -10,7 +10,7 @@ static const char *text_path, *positions = "all";
 static int64_t ctx, limit;
 static bool by_module, leave_one_out;
 static const oz_opt opts[] = {
-    {"text", 0, OZ_OPT_STR, &text_path, 0, 0, NULL, "FILE", "the text, encoded once without special tokens; - for stdin"},
+    {"text", 0, OZ_OPT_STR, &text_path, 0, 0, NULL, "FILE", "the text, encoded once by REF's tokenizer (a MODEL needs none) without special tokens; - for stdin"},
     {"ctx", 0, OZ_OPT_INT, &ctx, 2, 1 << 30, NULL, "N", "window in tokens, without overlap; default: 1024, or the shortest model's length"},
     {"positions", 0, OZ_OPT_STR, &positions, 0, 0, "all|half", "WHICH", "score every position of a window, or its second half (llama-perplexity)"},
     {"limit-tokens", 0, OZ_OPT_INT, &limit, 0, 1LL << 40, NULL, "N", "use the first N tokens; 0: all"},
@@ -171,7 +171,7 @@ static oz_status measure(const char **args, oz_cli_model *open, int n, oz_err *e
     oz_kl *kl = oz_alloc_array((size_t)n - 1, sizeof *kl);
     for (int i = 0; i < n; i++) models[i] = open[i].model;
     oz_ids ids;
-    oz_status st = oz_cli_text_ids(&ids, open[0].tok, text_path, false, err);
+    oz_status st = oz_cli_kl_ids(&ids, &(oz_cli_kl){.text_path = text_path, .limit = limit}, &open[0], args + 1, (size_t)n - 1, err);
     uint8_t *classes = oz_alloc_array(ids.len + 1, sizeof *classes);
     if (st == OZ_OK) oz_token_classes_fill(classes, open[0].tok, ids.data, ids.len);
     if (st == OZ_OK) st = oz_kl_run(kl, models, n, ids.data, (int64_t)ids.len, &(oz_kl_cfg){ctx, strcmp(positions, "half") == 0, limit, args, classes}, err);

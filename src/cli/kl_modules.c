@@ -85,7 +85,7 @@ static oz_status measure(run *r, oz_err *err) {
     const oz_cli_model *open = r->open;
     oz_ids ids = {0};
     int64_t *begin = NULL;
-    oz_status st = oz_cli_text_ids(&ids, open->tok, r->k->text_path, false, err);
+    oz_status st = oz_cli_kl_ids(&ids, r->k, open, &r->model, 1, err);
     if (st == OZ_OK) st = windows_cut(&begin, &r->windows, &ids, r->k, shortest(r), err);
     if (st == OZ_OK && r->k->leave_one_out) st = whole_run(r, &ids, begin, err);
     if (st == OZ_OK)

@@ -28,7 +28,7 @@ oz_status oz_cli_of_model(oz_status st, const char *model, oz_err *err) {
 }
 
 oz_status oz_cli_tok_open(oz_tok **out, const oz_text_files *files, const char *path, oz_err *err) {
-    OZ_NEED(files->tokenizer, err, OZ_E_NOT_FOUND, "%s: no tokenizer.json", path);
+    OZ_NEED(files->tokenizer, err, OZ_E_NOT_FOUND, "%s: no tokenizer.json, nor a vocabulary in its place (tokenizer.model, *.tiktoken): text needs one, as the model has it that this one was made of (run and logits take --ids)", path);
     if (oz_tok_new(out, files->tokenizer, files->tokenizer_config, err) != OZ_OK) return oz_err_prefix(err, "%s: tokenizer.json", path);
     return OZ_OK;
 }
@@ -94,16 +94,6 @@ oz_status oz_cli_ids_read(oz_ids *out, const char *path, oz_err *err) {
     }
     oz_buf_deinit(&b);
     if (st == OZ_OK && out->len == 0) st = oz_err_set(err, OZ_E_FORMAT, __FILE__, __LINE__, "%s: no token ids", name);
-    if (st != OZ_OK) oz_free(out->data), *out = (oz_ids){0};
-    return st;
-}
-
-oz_status oz_cli_text_ids(oz_ids *out, const oz_tok *tok, const char *path, bool add_special, oz_err *err) {
-    oz_buf b = {0};
-    *out = (oz_ids){0};
-    oz_status st = oz_file_read(&b, path, MAX_TEXT_BYTES, err);
-    if (st == OZ_OK) st = oz_tok_encode(out, tok, b.data ? b.data : "", b.len, add_special, err);
-    oz_buf_deinit(&b);
     if (st != OZ_OK) oz_free(out->data), *out = (oz_ids){0};
     return st;
 }

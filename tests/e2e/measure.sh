@@ -23,6 +23,29 @@ same 'kl: positions by the next token and by place add up' 'true true' "$(jq -r 
 same 'kl: kinds of tokens' 'continuation 47 digit 18 newline 12 other 24 punctuation 12' "$(jq -r '.[0].by_class | sort_by(.class) | map("\(.class) \(.positions)") | join(" ")' "$T/json")"
 same 'kl: spans double' '0-0 1-1 2-3 4-7 8-15 16-31 32-63 64-127' "$(jq -r '.[0].by_position | map("\(.from)-\(.to)") | join(" ")' "$T/json")"
 
+# The text is encoded once, by the reference's tokenizer.
+$OUNCE kl "$T/f32" "$T/bf16" --text "$T/short" --json -q -t 1 >"$T/json" 2>"$T/err"
+ok 'kl: tokenizers that are one are no matter' bash -c '! grep -q tokenizer "$1"' - "$T/err"
+cp -r "$T/bf16" "$T/bare" && rm "$T"/bare/tokenizer*
+$OUNCE kl "$T/f32" "$T/bare" --text "$T/short" --json -q -t 1 >"$T/bare.json" 2>"$T/err"
+same 'kl: a model without one has the same figures' "$(jq -c '.[0].model = ""' "$T/json")" "$(jq -c '.[0].model = ""' "$T/bare.json")"
+ok 'kl: and that is not worth a word' bash -c '! grep -q tokenizer "$1"' - "$T/err"
+for c in "kl $T/bare $T/bf16" "ppl $T/bare"; do
+    fails "${c%% *}: the one that encodes has no tokenizer" 1 "error: $T/bare: no tokenizer.json, nor a vocabulary in its place (tokenizer.model, *.tiktoken): text needs one" $OUNCE $c --text "$T/short" -q -t 1
+done
+cp -r "$T/bf16" "$T/other"
+other() { jq -c "$1" "$T/bf16/tokenizer.json" >"$T/other/tokenizer.json" && $OUNCE kl "$T/f32" "$T/other" --text "$T/short" --json -q -t 1 "${@:2}" >"$T/other.json" 2>"$T/err"; }
+other '.padding = {strategy: "BatchLongest", direction: "Right", pad_to_multiple_of: null, pad_id: 0, pad_type_id: 0, pad_token: "x"}'
+ok 'kl: what is only written otherwise is no matter' bash -c '! grep -q tokenizer "$1"' - "$T/err"
+other '.model.merges = [] | .model.ignore_merges = false'
+ok 'kl: a tokenizer that makes other ids is a warning' grep -q "^warning: $T/other: its own tokenizer makes other ids of this text, from token [0-9]* on: it is measured on those of $T/f32" "$T/err"
+same 'kl: and the figures are those of the reference' "$(jq -c '.[0].model = ""' "$T/json")" "$(jq -c '.[0].model = ""' "$T/other.json")"
+other '.model.merges = []' --by-module
+ok 'kl --by-module: so is one there' grep -q "^warning: $T/other: its own tokenizer makes other ids" "$T/err"
+echo '{}' >"$T/other/tokenizer.json"
+ok 'kl: one that is broken' $OUNCE kl "$T/f32" "$T/other" --text "$T/short" -q -t 1 >"$T/out" 2>"$T/err"
+ok 'kl: is a warning, too' grep -q "^warning: $T/other: tokenizer.json.*; it is measured on the ids of $T/f32" "$T/err"
+
 # lm-eval counts the words and bytes of whole documents: where a limit ends inside one, no number of them is given.
 printf ' = One = \n\nhello world, this is a text.\n' >"$T/one"
 { cat "$T/one" && printf ' = Two = \n\nmore of it \n'; } >"$T/two"
