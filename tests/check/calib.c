@@ -162,6 +162,50 @@ static void results_compare(dck *k, const both *b, const shape *s) {
     result_free(&dev), result_free(&host);
 }
 
+/* A tile as quantize/gptq.c lays it out, on the device. */
+static bool tile_new(oz_tile *t, void **mem, dck *k, const both *b, const shape *s) {
+    const int64_t group = s->group ? s->group : s->n, n_groups = (s->n + group - 1) / group, ld = (s->rows + OZ_TILE_ALIGN - 1) / OZ_TILE_ALIGN * OZ_TILE_ALIGN, of = ld * s->n;
+    oz_err e = {0};
+    *t = (oz_tile){.n = s->n, .n_rows = s->rows, .ld = ld, .group = group, .n_groups = n_groups, .rtn = {s->codec, s->group, OZ_DTYPE_BF16, s->asymmetric, 0, 0}, .h = b->dev.sum, .u = b->dev_f.u,
+                   .perm = b->dev_f.perm, .added = (float)b->dev_f.added};
+    if (!good(k, k->ops->mem_new(mem, k->dev, sizeof(float) * (size_t)(5 * of + 2 * ld * n_groups + 3 * OZ_GPTQ_BLOCK * ld + 1), "tile", &e), &e)) return false;
+    t->w = *mem, t->t = t->w + of, t->e = t->t + of, t->he = t->e + of, t->codes = t->he + of, t->scale = t->codes + of, t->zero = t->scale + ld * n_groups, t->err = t->zero + ld * n_groups;
+    t->room = t->err + OZ_GPTQ_BLOCK * ld, t->failed = (int32_t *)(t->room + 2 * OZ_GPTQ_BLOCK * ld);
+    return true;
+}
+
+/* What is kept of H e while the columns of a block are gone over, against that of the errors in f64: beside H e's own rounding, what some column is not told of shows. */
+static void kept_compare(dck *k, const both *b, const shape *s) {
+    oz_tile t;
+    void *mem;
+    if (!tile_new(&t, &mem, k, b, s)) return;
+    const oz_tile_ops *ops = k->ops->calib->tile;
+    const int64_t n = s->n, end = t.group <= OZ_GPTQ_BLOCK ? t.group : n < OZ_GPTQ_BLOCK ? n : OZ_GPTQ_BLOCK;
+    float *row = malloc(sizeof(float) * (size_t)(2 * n + 2 * t.n_groups)), *codes = row + n, *scales = codes + n, *zeros = scales + t.n_groups, *e = malloc(sizeof(float) * (size_t)(2 * n * t.ld)), *he = e + n * t.ld;
+    ops->begin(k->dev, &t);
+    for (int64_t r = 0; r < s->rows; r++) {
+        memset(zeros, 0, sizeof(float) * (size_t)t.n_groups);
+        oz_rtn_numbers(codes, scales, zeros, &t.rtn, b->w + r * n, n, NULL);
+        ops->load(k->dev, &t, r, 1, b->w + r * n, scales, zeros);
+    }
+    ops->product(k->dev, &t, &(oz_tile_product){.out = t.he, .a = t.h, .lda = n, .m = n, .k = n, .b = t.e, .alpha = 1});
+    ops->add(k->dev, &t, t.he, t.e, t.added);
+    ops->again(k->dev, &t, 0, end, t.group <= OZ_GPTQ_BLOCK && !s->shared);
+    k->ops->download(k->dev, e, t.e, sizeof(float) * (size_t)(n * t.ld));
+    k->ops->download(k->dev, he, t.he, sizeof(float) * (size_t)(n * t.ld));
+    for (int64_t r = 0; r < s->rows && !ck_enough(k->c); r++)
+        for (int64_t i = 0; i < end; i++) {
+            double want = (double)t.added * (double)e[i * t.ld + r], size = fabs(want);
+            for (int64_t j = 0; j < n; j++) {
+                const double term = (double)b->host.sum[i * n + j] * (double)e[j * t.ld + r];
+                want += term, size += fabs(term);
+            }
+            ck_bound(k->c, fabs((double)he[i * t.ld + r] - want), 1e-5 * size, "row %lld: what is kept of H e for column %lld", (long long)r, (long long)i);
+        }
+    k->ops->mem_free(k->dev, mem);
+    free(row), free(e);
+}
+
 /* The squared error of a matrix whose columns are multiplied and that is rounded to nearest, from the routine that checkpoints are written with, in f64. */
 static double trial_host(const shape *s, const float *w, const float *x, const float *token, const float *by, const float *divided, int64_t n_tok, const oz_rtn *rtn) {
     const int64_t n = s->n, group = rtn->group_size > 0 ? rtn->group_size : n, n_groups = (n + group - 1) / group;
@@ -286,7 +330,7 @@ static void shape_run(dck *k, const shape *s) {
     for (int64_t i = 0; i < s->rows * s->n; i++) b.w[i] = (float)oz_rng_normal(&k->c->rng) * 0.05f + (s->asymmetric ? 0.02f : 0);
     if (hessians(k, &b, s)) {
         hessian_compare(k, &b);
-        if (factors(k, &b, s)) results_compare(k, &b, s);
+        if (factors(k, &b, s)) results_compare(k, &b, s), kept_compare(k, &b, s);
     }
     trial_compare(k, &b, s);
     oz_factor_deinit(&b.dev_f), oz_factor_deinit(&b.host_f);
