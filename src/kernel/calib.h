@@ -49,23 +49,23 @@ typedef struct oz_range { double *sum, *squares; float *min, *max; } oz_range;
 
 /* A matrix on which scales are tried: its outputs on some rows of inputs, and how far off they are when its columns are multiplied and it is rounded to nearest. */
 typedef struct oz_trial oz_trial;
+typedef struct oz_trial_cfg { int64_t rows, cols, n_tok; oz_rtn rtn; int64_t shared_rows; /* that have their scales together; 1: each its own */ } oz_trial_cfg;
 /* How far to shrink the range of each group before rounding to nearest (quantize/clip.c): the error of a group's part of the outputs is e G e^T, G = x^T x, added over pieces of at most
  * OZ_CLIP_PIECE columns. All on the host. */
 enum { OZ_CLIP_PIECE = 128, OZ_CLIP_SHRINKS = 16 };
 typedef struct oz_clip_args {
     const float *x;                  /* [n_tok, cols] */
-    const oz_rtn *rtn;
     float shrinks[OZ_CLIP_SHRINKS];  /* factors of the range */
     float *scales, *zeros;           /* [rows, n_groups]: of the one of least error, the first of these */
     double *sums;                    /* [3]: errors of all weights taken for zero, of the first factor, of what was chosen */
 } oz_clip_args;
 typedef struct oz_trial_ops {
-    oz_status (*open)(oz_trial **out, oz_dev *d, int64_t rows, int64_t cols, int64_t n_tok, const char *what, oz_err *err);
+    oz_status (*open)(oz_trial **out, oz_dev *d, const oz_trial_cfg *cfg, const char *what, oz_err *err);
     void (*close)(oz_dev *d, oz_trial **t);
     void (*load)(oz_dev *d, oz_trial *t, int64_t r0, int64_t n, const float *rows);        /* values of rows [r0, r0 + n); host */
     void (*aim)(oz_dev *d, oz_trial *t, const float *x, double *squares);                  /* its outputs on x [n_tok, cols]; each token's square; host */
     void (*weigh)(oz_dev *d, oz_trial *t, const float *token);                             /* from here on a token's outputs count times so much [n_tok]; host */
-    double (*error)(oz_dev *d, oz_trial *t, const float *x, const float *by, const oz_rtn *rtn); /* squared; x weighed already; columns times by [cols]; scales of a row or of groups. Host */
+    double (*error)(oz_dev *d, oz_trial *t, const float *x, const float *by); /* squared; x weighed already; columns times by [cols]. Host */
     oz_status (*clip)(oz_dev *d, oz_trial *t, const oz_clip_args *a, const char *what, oz_err *err);
 } oz_trial_ops;
 

@@ -91,9 +91,9 @@ static oz_status device_clip(clip *c, const oz_sample *x, oz_stream *s, oz_dev *
     oz_trial *t;
     OZ_TRY(oz_big_new((void **)&c->scales, (size_t)(2 * n) * sizeof(float), what, err));
     c->zeros = c->scales + n;
-    oz_clip_args a = {.x = x->rows, .rtn = &rtn, .scales = c->scales, .zeros = c->zeros, .sums = c->sums};
+    oz_clip_args a = {.x = x->rows, .scales = c->scales, .zeros = c->zeros, .sums = c->sums};
     for (int i = 0; i < STEPS; i++) a.shrinks[i] = shrink(i);
-    OZ_TRY(oz_trial_new(&t, dev, c->item, x->n, s->pool, err));
+    OZ_TRY(oz_trial_new(&t, dev, c->item, &rtn, x->n, s->pool, err));
     oz_status st = ops->clip(dev, t, &a, what, err);
     ops->close(dev, &t);
     const oz_status ended = oz_dev_ops(dev)->end(dev, st == OZ_OK ? err : NULL);

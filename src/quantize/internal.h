@@ -116,7 +116,7 @@ oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const
 bool oz_clip_fits(const oz_scheme *s);
 typedef struct oz_clip_result { double before, after; } oz_clip_result; /* errors of the outputs relative to their squares, of whole ranges and of clipped ones, as if groups did not depend on each other */
 oz_status oz_clip_write(oz_clip_result *out, oz_stream *s, const oz_reader *r, oz_dtype model_dtype, oz_dev *dev /* that calibrates, or NULL */, oz_err *err);
-oz_status oz_trial_new(oz_trial **out, oz_dev *dev, const oz_quantize_item *it, int64_t n_tok, oz_pool *pool, oz_err *err); /* with the item's values, folded; closed by the device's table */
+oz_status oz_trial_new(oz_trial **out, oz_dev *dev, const oz_quantize_item *it, const oz_rtn *rtn, int64_t n_tok, oz_pool *pool, oz_err *err); /* with the item's values, folded; closed by the device's table */
 
 /* Writes a module rounded to nearest under the scales with the least error on the sample, each column's weighted by the mean square of its inputs (imatrix.c); schemes as for clipping. before, after: that
  * error of rounding to nearest and reached, relative to the weights'; NaN where no token came. */

@@ -4,7 +4,7 @@
  * with outputs a thousand times larger than all others, whose errors a norm divides away, would decide for all. Readers count by the tokens that reach them; nothing moved at all is a candidate too.
  *
  * A unit of work is a band of some rows of one reader on all of its rows of inputs: products of a fixed size, so that threads do not show in the result. On a device (kernel/calib.h) a reader
- * is one unit, its weights and outputs stay there, and scales that rows share are not tried. */
+ * is one unit, and its weights and outputs stay there. */
 #include <cblas.h>
 #include <math.h>
 #include <string.h>
@@ -130,11 +130,12 @@ static oz_status rows_load(oz_trial *t, oz_dev *dev, rows_fill *f, oz_pool *pool
     return OZ_OK;
 }
 
-oz_status oz_trial_new(oz_trial **out, oz_dev *dev, const oz_quantize_item *it, int64_t n_tok, oz_pool *pool, oz_err *err) {
+oz_status oz_trial_new(oz_trial **out, oz_dev *dev, const oz_quantize_item *it, const oz_rtn *rtn, int64_t n_tok, oz_pool *pool, oz_err *err) {
     const oz_arch_tensor *a = it->arch;
+    const oz_trial_cfg cfg = {a->rows, a->cols, n_tok, *rtn, it->scheme.per_tensor ? a->rows : it->scheme.block_rows > 0 ? it->scheme.block_rows : 1};
     const oz_trial_ops *ops = oz_dev_ops(dev)->calib->trial;
     rows_fill f = {.item = it};
-    OZ_TRY(ops->open(out, dev, a->rows, a->cols, n_tok, a->module, err));
+    OZ_TRY(ops->open(out, dev, &cfg, a->module, err));
     f.errs = oz_alloc_array((size_t)oz_pool_threads(pool), sizeof *f.errs);
     oz_status st = oz_big_new((void **)&f.rows, (size_t)(ROWS_AT_ONCE * a->cols) * sizeof(float), a->module, err);
     if (st == OZ_OK) st = rows_load(*out, dev, &f, pool, err);
@@ -145,7 +146,7 @@ oz_status oz_trial_new(oz_trial **out, oz_dev *dev, const oz_quantize_item *it, 
 }
 
 static oz_status device_outputs(search *s, trial *t, oz_err *err) {
-    OZ_TRY(oz_trial_new(&t->there, s->dev, t->reader->item, t->reader->sample->n, s->pool, err));
+    OZ_TRY(oz_trial_new(&t->there, s->dev, t->reader->item, &t->rtn, t->reader->sample->n, s->pool, err));
     oz_dev_ops(s->dev)->calib->trial->aim(s->dev, t->there, t->reader->sample->rows, t->squares);
     return OZ_OK;
 }
@@ -154,7 +155,7 @@ static oz_status device_phase(search *s, oz_err *err) {
     for (size_t i = 0; i < s->n; i++) {
         trial *t = &s->trials[i];
         if (s->phase == OUTPUTS) OZ_TRY(device_outputs(s, t, err));
-        else s->sums[t->unit0] = oz_dev_ops(s->dev)->calib->trial->error(s->dev, t->there, t->x, t->by, &t->rtn);
+        else s->sums[t->unit0] = oz_dev_ops(s->dev)->calib->trial->error(s->dev, t->there, t->x, t->by);
     }
     OZ_TRY(oz_dev_ops(s->dev)->end(s->dev, err));
     return oz_interrupted() ? OZ_E_INTERRUPTED : OZ_OK;
@@ -219,10 +220,10 @@ static oz_status trial_begin(trial *t, search *s, const float *scales, const oz_
     return OZ_OK;
 }
 
-/* Scales of weights that all rows share. */
+/* Scales of weights that all rows share; a device finds them by itself. */
 static oz_status ranges_take(search *s, oz_err *err) {
     bool any = false;
-    for (size_t i = 0; i < s->n; i++) any = any || s->trials[i].reader->item->scheme.per_tensor;
+    for (size_t i = 0; i < s->n && !s->dev; i++) any = any || s->trials[i].reader->item->scheme.per_tensor;
     if (!any) return OZ_OK;
     OZ_TRY(phase_run(s, RANGES, err));
     for (size_t i = 0; i < s->n; i++) {
@@ -482,8 +483,6 @@ static oz_status candidates_try(float *best, found *out, search *s, const oz_qua
 oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const oz_quantize_fold *f, const oz_reader *readers, size_t n, oz_pool *pool, oz_dev *dev, oz_err *err) {
     const char *from = q->items[f->of->from].arch->module;
     search w = {.pool = pool, .dev = dev};
-    for (size_t i = 0; i < n; i++)
-        if (!oz_clip_fits(&readers[i].item->scheme)) w.dev = NULL; /* scales that rows share */
     found r = {0};
     for (int64_t k = 0; k < f->of->n; k++) s[k] = 1;
     oz_fold_settle(s, q, f);

@@ -9,7 +9,7 @@ static const shape shapes[] = {
     {70, 208, 600, OZ_CODEC_I4P, 16, false, false, 0.01, 0},   {70, 208, 600, OZ_CODEC_I4P, 16, true, false, 0.01, 0},   {300, 576, 1500, OZ_CODEC_I4P, 64, false, false, 0.01, 0},
     {300, 576, 1500, OZ_CODEC_I4P, 64, false, false, 1, 1},    {96, 1100, 2500, OZ_CODEC_I4P, 100, true, false, 0.01, 3}, {64, 512, 900, OZ_CODEC_I8P, 0, false, false, 0.01, 3},
     {33, 200, 700, OZ_CODEC_F8E4M3, 0, false, false, 0.01, 3}, {40, 384, 700, OZ_CODEC_F8E4M3, 0, false, true, 0.01, 3},  {65, 2052, 1200, OZ_CODEC_I4P, 128, false, false, 0.1, 2},
-    {1, 24, 100, OZ_CODEC_I4P, 8, true, false, 0.01, 3},
+    {1, 24, 100, OZ_CODEC_I4P, 8, true, false, 0.01, 3},       {70, 320, 500, OZ_CODEC_F8E4M3, 128, false, true, 0.01, 3},
 };
 
 typedef struct both { oz_hessian dev, host; oz_factor dev_f, host_f; oz_pool *pool; float *w; } both;
@@ -108,7 +108,7 @@ typedef struct result { oz_gptq_result r; float *values, *scales, *zeros; int64_
 static bool quantize(dck *k, result *out, const both *b, const shape *s, bool on_dev) {
     oz_err e = {0};
     const oz_weight w = {.codec = OZ_CODEC_F32, .rows = s->rows, .cols = s->n, .codes = b->w, .row_bytes = s->n * 4, .group_size = s->n};
-    const float shared[2] = {0.02f, 0};
+    const float shared[2 * 3] = {0.02f, s->group ? 0.02f : 0, s->group ? 0.02f : 0}; /* scales of one group or of three, then zero points */
     const oz_gptq g = {on_dev ? &b->dev : &b->host, on_dev ? &b->dev_f : &b->host_f, &w, {s->codec, s->group, OZ_DTYPE_BF16, s->asymmetric, 0, 0}, s->passes, s->shared ? shared : NULL, s->shared ? s->rows : 0};
     const int64_t n_groups = s->group ? (s->n + s->group - 1) / s->group : 1, row_bytes = oz_codec_row_bytes(s->codec, s->n);
     *out = (result){.r = {.codes = calloc((size_t)s->rows, (size_t)row_bytes), .scales = calloc((size_t)(s->rows * n_groups), 2), .zeros = s->asymmetric ? calloc((size_t)s->rows, (size_t)n_groups) : NULL,
@@ -207,13 +207,19 @@ static void kept_compare(dck *k, const both *b, const shape *s) {
 }
 
 /* The squared error of a matrix whose columns are multiplied and that is rounded to nearest, from the routine that checkpoints are written with, in f64. */
-static double trial_host(const shape *s, const float *w, const float *x, const float *token, const float *by, const float *divided, int64_t n_tok, const oz_rtn *rtn) {
+static double trial_host(const shape *s, int64_t shared_rows, const float *w, const float *x, const float *token, const float *by, const float *divided, int64_t n_tok, const oz_rtn *rtn) {
     const int64_t n = s->n, group = rtn->group_size > 0 ? rtn->group_size : n, n_groups = (n + group - 1) / group;
     float *row = malloc(sizeof(float) * (size_t)(n + 2 * n_groups)), *scales = row + n, *zeros = scales + n_groups;
     double sum = 0;
     for (int64_t r = 0; r < s->rows; r++) {
+        for (int64_t g = 0; r % shared_rows == 0 && g < n_groups; g++) scales[g] = zeros[g] = 0; /* the greatest and the least first */
+        for (int64_t k = r; r % shared_rows == 0 && k < r + shared_rows && k < s->rows; k++) {
+            for (int64_t c = 0; c < n; c++) row[c] = w[k * n + c] * by[c];
+            oz_rtn_observe(zeros, scales, rtn, row, n, NULL);
+        }
+        for (int64_t g = 0; r % shared_rows == 0 && g < n_groups; g++) oz_rtn_scale(&scales[g], &zeros[g], rtn, zeros[g], scales[g], NULL);
         for (int64_t c = 0; c < n; c++) row[c] = w[r * n + c] * by[c];
-        oz_rtn_numbers(row, scales, zeros, rtn, row, n, NULL);
+        oz_rtn_codes(row, rtn, scales, zeros, row, n);
         for (int64_t c = 0; c < n; c++) row[c] = (row[c] - zeros[c / group]) * scales[c / group];
         for (int64_t t = 0; t < n_tok; t++) {
             double got = 0, want = 0;
@@ -267,7 +273,7 @@ static void clip_compare(dck *k, oz_trial *t, const shape *s, const float *w, co
     float *scales = malloc(sizeof(float) * (size_t)(3 * n));
     double sums[3], gap;
     oz_err e = {0};
-    oz_clip_args a = {.x = x, .rtn = rtn, .scales = scales, .zeros = scales + n, .sums = sums};
+    oz_clip_args a = {.x = x, .scales = scales, .zeros = scales + n, .sums = sums};
     for (int i = 0; i < OZ_CLIP_SHRINKS; i++) a.shrinks[i] = 1 - 0.03f * (float)i;
     if (good(k, k->ops->calib->trial->clip(k->dev, t, &a, "w", &e), &e)) {
         const double want = clip_host(scales + 2 * n, &gap, scales, scales + n, s, w, x, n_tok, rtn);
@@ -280,7 +286,7 @@ static void clip_compare(dck *k, oz_trial *t, const shape *s, const float *w, co
 static void trial_compare(dck *k, const both *b, const shape *s) {
     enum { TOKENS = 37 };
     const oz_trial_ops *ops = k->ops->calib->trial;
-    const oz_rtn rtn = {s->codec, s->group, OZ_DTYPE_BF16, s->asymmetric, 0, 0};
+    const oz_trial_cfg cfg = {s->rows, s->n, TOKENS, {s->codec, s->group, OZ_DTYPE_BF16, s->asymmetric, 0, 0}, !s->shared ? 1 : s->group ? 32 : s->rows};
     oz_trial *t = NULL;
     oz_err e = {0};
     float *x = malloc(sizeof(float) * (size_t)(3 * TOKENS * s->n)), *divided = x + TOKENS * s->n, *by = divided + TOKENS * s->n, token[TOKENS];
@@ -289,7 +295,7 @@ static void trial_compare(dck *k, const both *b, const shape *s) {
     for (int64_t c = 0; c < s->n; c++) by[c] = (float)exp(oz_rng_normal(&k->c->rng));
     for (int i = 0; i < TOKENS; i++) token[i] = (float)exp(oz_rng_normal(&k->c->rng));
     for (int64_t i = 0; i < TOKENS * s->n; i++) divided[i] = x[i] / by[i % s->n] * token[i / s->n];
-    if (good(k, ops->open(&t, k->dev, s->rows, s->n, TOKENS, "w", &e), &e)) {
+    if (good(k, ops->open(&t, k->dev, &cfg, "w", &e), &e)) {
         const int64_t half = s->rows / 2;
         if (half) ops->load(k->dev, t, 0, half, b->w);
         ops->load(k->dev, t, half, s->rows - half, b->w + half * s->n);
@@ -304,9 +310,9 @@ static void trial_compare(dck *k, const both *b, const shape *s) {
             ck_bound(k->c, fabs(squares[i] - want), 1e-5 * want, "square of token %d's outputs", i);
         }
         ops->weigh(k->dev, t, token);
-        const double want = trial_host(s, b->w, x, token, by, divided, TOKENS, &rtn);
-        for (int i = 0; i < 2; i++) ck_bound(k->c, fabs(ops->error(k->dev, t, divided, by, &rtn) - want), 1e-4 * want, "error of a trial, %g", want);
-        clip_compare(k, t, s, b->w, x, TOKENS, &rtn);
+        const double want = trial_host(s, cfg.shared_rows, b->w, x, token, by, divided, TOKENS, &cfg.rtn);
+        for (int i = 0; i < 2; i++) ck_bound(k->c, fabs(ops->error(k->dev, t, divided, by) - want), 1e-4 * want, "error of a trial, %g", want);
+        if (!s->shared) clip_compare(k, t, s, b->w, x, TOKENS, &cfg.rtn);
         ops->close(k->dev, &t);
     }
     free(x);

@@ -49,6 +49,7 @@
     X(RANGE_MIN, "calibration", "range: the least of a column is less its greatest")          \
     X(CLIP_LAST, "calibration", "clip: the narrowest range for all")                          \
     X(TRIAL_ZERO, "calibration", "trial: no zero points")                                     \
+    X(TRIAL_SHARE, "calibration", "trial: scales of many rows are those of the first")        \
     X(GRAM_WEIGHT, "calibration", "gram: tokens count alike")                                 \
     X(FACTOR_DAMP, "calibration", "factor: nothing is added to the diagonal")                 \
     X(GPTQ_ZERO, "calibration", "tile: the searched zero point is not kept")                  \
