@@ -90,23 +90,8 @@ static void check_wholes(const oz_module *modules, const oz_scheme *schemes, siz
     oz_map_free(&told);
 }
 
-/* Experts under other names are found by the class name Linear alone, which several groups cannot all have. */
-static void check_expert_names(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_findings *f) {
-    size_t hits = 0, first = 0, quantized = n;
-    bool several = false;
-    for (size_t i = 0; i < n; i++) {
-        if (!schemes[i].quantized) continue;
-        if (quantized == n) quantized = i;
-        several = several || !oz_scheme_same(&schemes[quantized], &schemes[i]);
-        const bool by_number = oz_str_ends(modules[i].name, ".w1") || oz_str_ends(modules[i].name, ".w2") || oz_str_ends(modules[i].name, ".w3");
-        if (by_number && hits++ == 0) first = i;
-    }
-    if (several && hits) say(f, hits, modules[first].name, "vLLM looks for gate_proj, up_proj and down_proj when groups are told by names, and leaves these experts unquantized");
-}
-
 void oz_scheme_vllm(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_kv_scheme *kv, const oz_findings *f) {
     if (kv && kv->is_int) f->add(f->arg, false, "kv_cache_scheme: vLLM runs a cache of float8 alone, not of int8");
     check_schemes(modules, schemes, n, f);
     check_wholes(modules, schemes, n, f);
-    check_expert_names(modules, schemes, n, f);
 }

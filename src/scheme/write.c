@@ -1,6 +1,8 @@
 /* quantization_config, written. What modules are stored as becomes groups of equal meaning, in the order of their first module. One group is said by class, as
  * everyone writes it: everything Linear, but what stands in `ignore`. Several are said so that every reader resolves them alike, whatever order it tries targets in:
- * by class names nobody is meant; an expression stands for a module's name in all layers (and experts) where those are all of one group, and single names for the rest, so no two targets meet. */
+ * by class names nobody is meant; an expression stands for a module's name in all layers (and experts) where those are all of one group, one for the experts of a layer where these are, and single
+ * names for the rest, so no two targets meet. vLLM looks for a layer's experts as experts.0.gate_proj, up_proj and down_proj, whatever they are called, so expressions of w1, w3 and w2 take those names, too,
+ * also where they are ignored. */
 #include <ctype.h>
 #include <string.h>
 #include "base/map.h"
@@ -20,6 +22,7 @@ typedef struct writing {
     group *groups;
     size_t n_groups, cap_groups;
     size_t *of; /* [n]: a module's group + 1; 0: dense */
+    oz_map *uniform;
 } writing;
 
 /* ---- arguments of a scheme: what groups.c reads, back ---- */
@@ -70,47 +73,68 @@ static json_t *group_json(const group *g) {
 
 /* ---- targets ---- */
 
-/* The expression for a module's name in all layers, or false: it belongs to none. What stands before "layers" differs between libraries. */
-static bool expression(oz_buf *out, const char *name) {
-    const char *at = oz_str_starts(name, "layers.") ? name : strstr(name, ".layers.");
+/* The last part of an expert's name as vLLM looks for it, beside its own. */
+static const char *alias_of(const char *name) {
+    static const char *const names[][2] = {{".w1", "gate_proj"}, {".w2", "down_proj"}, {".w3", "up_proj"}};
+    for (size_t i = 0; strstr(name, ".experts.") && i < sizeof names / sizeof *names; i++)
+        if (oz_str_ends(name, names[i][0])) return names[i][1];
+    return NULL;
+}
+
+/* The expression for a module's name in all layers, or among the experts of its own, or false: it belongs to none. What stands before "layers" differs between libraries. */
+static bool expression(oz_buf *out, const char *name, bool own_layer) {
+    const char *at = oz_str_starts(name, "layers.") ? name : strstr(name, ".layers."), *alias = alias_of(name), *last = strrchr(name, '.');
+    int n_numbers = 0;
     oz_buf_clear(out);
     if (!at) return false;
     oz_buf_puts(out, "re:(.*\\.)?");
-    for (at += *at == '.'; *at;) {
+    for (at += *at == '.'; *at && !(alias && at == last + 1);) {
         const char *end = at;
         while (isdigit((unsigned char)*end)) end++;
         const bool number = end > at && at[-1] == '.' && (*end == '.' || !*end);
-        if (number) {
+        if (number && (n_numbers++ > 0 || !own_layer)) {
             oz_buf_puts(out, "\\d+"), at = end;
         } else {
             if (!isalnum((unsigned char)*at) && *at != '_') oz_buf_putc(out, '\\');
             oz_buf_putc(out, *at++);
         }
     }
+    if (alias) oz_buf_printf(out, "(%s|%s)", last + 1, alias);
     oz_buf_putc(out, '$');
-    return true;
+    return n_numbers > own_layer;
+}
+
+enum { MIXED = -1, WRITTEN = -2 };
+
+/* expression: the one group of all its modules. */
+static oz_map *uniform_new(const writing *w) {
+    oz_map *uniform = oz_map_new(64);
+    oz_buf text = {0};
+    int64_t g;
+    for (size_t i = 0; i < w->n; i++)
+        for (int own = 0; own < 2; own++) {
+            if (!expression(&text, w->modules[i].name, own)) continue;
+            if (!oz_map_get(uniform, text.data, text.len, &g)) g = (int64_t)w->of[i];
+            oz_map_set(uniform, text.data, text.len, g == (int64_t)w->of[i] ? g : MIXED);
+        }
+    oz_buf_deinit(&text);
+    return uniform;
+}
+
+/* A module, or once the expression that stands for it and others. */
+static void name_add(json_t *list, const writing *w, size_t i) {
+    oz_buf text = {0};
+    int64_t g = MIXED;
+    for (int own = 0; own < 2 && g == MIXED; own++)
+        if (expression(&text, w->modules[i].name, own)) oz_map_get(w->uniform, text.data, text.len, &g);
+    if (g == MIXED) json_array_append_new(list, json_string(w->modules[i].name));
+    else if (g != WRITTEN) json_array_append_new(list, json_string(text.data)), oz_map_set(w->uniform, text.data, text.len, WRITTEN);
+    oz_buf_deinit(&text);
 }
 
 static void targets_by_name(writing *w) {
-    enum { MIXED = -1, WRITTEN = -2 };
-    oz_map *uniform = oz_map_new(64); /* expression: the one group of all its modules */
-    oz_buf text = {0};
-    int64_t g;
-    for (size_t i = 0; i < w->n; i++) {
-        if (!expression(&text, w->modules[i].name)) continue;
-        if (!oz_map_get(uniform, text.data, text.len, &g)) g = (int64_t)w->of[i];
-        oz_map_set(uniform, text.data, text.len, g == (int64_t)w->of[i] ? g : MIXED);
-    }
-    for (size_t i = 0; i < w->n; i++) {
-        if (!w->of[i]) continue;
-        json_t *targets = w->groups[w->of[i] - 1].targets;
-        g = MIXED;
-        if (expression(&text, w->modules[i].name)) oz_map_get(uniform, text.data, text.len, &g);
-        if (g == MIXED) json_array_append_new(targets, json_string(w->modules[i].name));
-        else if (g != WRITTEN) json_array_append_new(targets, json_string(text.data)), oz_map_set(uniform, text.data, text.len, WRITTEN);
-    }
-    oz_buf_deinit(&text);
-    oz_map_free(&uniform);
+    for (size_t i = 0; i < w->n; i++)
+        if (w->of[i]) name_add(w->groups[w->of[i] - 1].targets, w, i);
 }
 
 /* Embeddings are no Linear: one that is quantized is named. */
@@ -120,10 +144,14 @@ static void targets_by_class(writing *w) {
         if (w->of[i] && strcmp(w->modules[i].class_name, "Linear") != 0) json_array_append_new(w->groups[0].targets, json_string(w->modules[i].name));
 }
 
+/* By names, as everyone writes it, but for experts that are looked for by others. */
 static json_t *ignored(const writing *w) {
     json_t *names = json_array();
-    for (size_t i = 0; i < w->n; i++)
-        if (!w->of[i] && strcmp(w->modules[i].class_name, "Linear") == 0) json_array_append_new(names, json_string(w->modules[i].name));
+    for (size_t i = 0; i < w->n; i++) {
+        if (w->of[i] || strcmp(w->modules[i].class_name, "Linear") != 0) continue;
+        if (alias_of(w->modules[i].name)) name_add(names, w, i);
+        else json_array_append_new(names, json_string(w->modules[i].name));
+    }
     return names;
 }
 
@@ -151,6 +179,7 @@ static json_t *kv_json(const oz_kv_scheme *kv) {
 json_t *oz_scheme_config(const oz_module *modules, const oz_scheme *schemes, size_t n, const oz_kv_scheme *kv) {
     writing w = {.modules = modules, .schemes = schemes, .n = n, .of = oz_alloc_array(n + 1, sizeof *w.of)};
     for (size_t i = 0; i < n; i++) w.of[i] = schemes[i].quantized ? group_of(&w, &schemes[i]) + 1 : 0;
+    w.uniform = uniform_new(&w);
     if (w.n_groups == 1) targets_by_class(&w);
     else targets_by_name(&w);
     json_t *groups = json_object(), *config = json_object();
@@ -169,6 +198,7 @@ json_t *oz_scheme_config(const oz_module *modules, const oz_scheme *schemes, siz
     json_object_set_new(config, "sparsity_config", json_object());
     json_object_set_new(config, "transform_config", json_object());
     json_object_set_new(config, "version", json_string(version_of(&w)));
+    oz_map_free(&w.uniform);
     oz_free(w.groups);
     oz_free(w.of);
     return config;

@@ -75,6 +75,28 @@ b $M/mixtral -o "$T/m" --target-bytes $((least * 5 / 4)) --json >"$T/json" 2>"$T
 same 'experts: as many bytes as it says' "$(jq -r .budget.bytes "$T/json")" "$(bytes "$T/m")"
 same 'experts: a layer is a set' 'model.layers.0.block_sparse_moe.experts model.layers.1.block_sparse_moe.experts model.layers.2.block_sparse_moe.experts' "$(jq -r '[.budget.sets[].modules | select(test("experts"))] | join(" ")' "$T/json")"
 same 'experts: no zero points' '[]' "$(jq -c '[.budget.sets[] | select((.modules | test("experts")) and (.scheme | test("ASYM")))]' "$T/json")"
+# vLLM looks for a layer's experts by the names gate_proj, up_proj and down_proj of the first, and takes the first target that is one of these, or matches it as re.match does; ignore goes first.
+looked_for() {
+    python3 - "$1" <<'END'
+import json, re, sys
+q = json.load(open(sys.argv[1] + "/config.json"))["quantization_config"]
+hits = lambda targets, name: any(re.match(t[3:], name) if t.startswith("re:") else t in (name, "Linear") for t in targets)
+def scheme(name):
+    if hits(q["ignore"], name): return "dense"
+    return [f'{w["num_bits"]} {w["group_size"]}' for g in q["config_groups"].values() for w in [g["weights"]] if hits(g["targets"], name)][0]
+for i in range(3): print(*sorted({scheme(f"model.layers.{i}.block_sparse_moe.experts.0.{n}_proj") for n in ("gate", "up", "down")}), sep=", ")
+END
+}
+experts() { jq -r '.budget.sets[] | select(.modules | test("experts")) | .scheme' "$T/json" | sed 's/^W4A16 g/4 /; s/^W8A16/8 None/'; }
+for percent in 160 280; do
+    b $M/mixtral -o "$T/m" --force --target-bytes $((least * percent / 100)) --json >"$T/json" 2>"$T/err" || cat "$T/err"
+    same "experts: vLLM finds the schemes of each layer ($percent %)" "$(experts)" "$(looked_for "$T/m")"
+    ok "experts: several of them ($percent %)" test "$(experts | sort -u | wc -l)" -gt 1
+    ok "experts: verified ($percent %)" $OUNCE verify "$T/m" -q
+    ok "experts: no warning of vLLM ($percent %)" bash -c '! grep -q vLLM "$1"' - "$T/err"
+done
+$OUNCE quantize $M/mixtral -o "$T/m" --force -q --scheme W8A8 --ignore 're:.*layers\.1.*experts' >"$T/out"
+same 'experts that are ignored are that to vLLM, too' '8 None;dense;8 None;' "$(looked_for "$T/m" | tr '\n' ';')"
 
 # A module made sensitive: one row of v is forty times as large, and the others with it in no group. It gets more bits than it got before.
 python3 - $M/llama "$T/loud" <<'END'

@@ -244,8 +244,39 @@ static void test_targets(void **state) {
     for (int i = 0; i < 6; i++) json_decref(all[i]);
 }
 
+/* Experts of a layer, by whatever names: one expression where they are alike, which also has the names that vLLM looks for. */
+static void test_expert_targets(void **state) {
+    static const oz_module modules[] = {
+        {"model.layers.0.moe.experts.0.w1", "Linear", 64, COLS, false}, {"model.layers.0.moe.experts.0.w2", "Linear", 64, COLS, false}, {"model.layers.0.moe.experts.1.w1", "Linear", 64, COLS, false},
+        {"model.layers.0.moe.experts.1.w2", "Linear", 64, COLS, false}, {"model.layers.12.moe.experts.0.w1", "Linear", 64, COLS, false}, {"model.layers.12.moe.experts.0.w2", "Linear", 64, COLS, false},
+        {"model.layers.12.moe.experts.1.w1", "Linear", 64, COLS, false}, {"model.layers.12.moe.experts.1.w2", "Linear", 64, COLS, false}, {"model.layers.0.moe.w1", "Linear", 64, COLS, false}};
+    enum { N = sizeof modules / sizeof *modules };
+    const oz_scheme a = scheme_of(2, modules), b = scheme_of(22, modules);
+    oz_scheme back[N];
+    oz_err err = {0};
+    const oz_scheme by_layer[N] = {a, a, a, a, b, a, b, a, a}, by_expert[N] = {a, a, b, a, b, a, b, a, b};
+    const struct { const oz_scheme *schemes; const char *a[4], *b[4]; } cases[] = {
+        {by_layer, {"re:(.*\\.)?layers\\.0\\.moe\\.experts\\.\\d+\\.(w1|gate_proj)$", "re:(.*\\.)?layers\\.\\d+\\.moe\\.experts\\.\\d+\\.(w2|down_proj)$", "re:(.*\\.)?layers\\.\\d+\\.moe\\.w1$"},
+         {"re:(.*\\.)?layers\\.12\\.moe\\.experts\\.\\d+\\.(w1|gate_proj)$"}},
+        {by_expert, {"model.layers.0.moe.experts.0.w1", "re:(.*\\.)?layers\\.\\d+\\.moe\\.experts\\.\\d+\\.(w2|down_proj)$"},
+         {"model.layers.0.moe.experts.1.w1", "re:(.*\\.)?layers\\.12\\.moe\\.experts\\.\\d+\\.(w1|gate_proj)$", "re:(.*\\.)?layers\\.\\d+\\.moe\\.w1$"}}};
+    for (int i = 0; i < 2; i++) {
+        json_t *config = json_pack("{s:o}", "quantization_config", oz_scheme_config(modules, cases[i].schemes, N, NULL)), *groups = json_object_get(json_object_get(config, "quantization_config"), "config_groups");
+        for (int g = 0; g < 2; g++) {
+            json_t *want = json_array();
+            for (int k = 0; k < 4 && (g ? cases[i].b : cases[i].a)[k]; k++) json_array_append_new(want, json_string((g ? cases[i].b : cases[i].a)[k]));
+            const json_t *found = json_object_get(json_object_get(groups, g ? "group_1" : "group_0"), "targets");
+            if (!json_equal(found, want)) fail_msg("case %d, group %d: %s", i, g, json_dumps(found, 0));
+            json_decref(want);
+        }
+        must(oz_scheme_resolve(back, config, modules, N, &err), &err);
+        for (int k = 0; k < N; k++) check_same(&cases[i].schemes[k], &back[k]);
+        json_decref(config);
+    }
+}
+
 int main(void) {
     oz_log_quiet(true);
-    const struct CMUnitTest tests[] = {UNIT(test_round_trip), UNIT(test_chunks), cmocka_unit_test(test_mixed), cmocka_unit_test(test_targets)};
+    const struct CMUnitTest tests[] = {UNIT(test_round_trip), UNIT(test_chunks), cmocka_unit_test(test_mixed), cmocka_unit_test(test_targets), cmocka_unit_test(test_expert_targets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
