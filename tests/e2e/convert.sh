@@ -134,7 +134,7 @@ weights_alone narrow-floats ".quantization_config.config_groups[].input_activati
 weights_alone w4a16-g128 '.quantization_config.config_groups[].output_activations = {num_bits: 8}' "$OFF"
 weights_alone w4a16-g128 ".quantization_config.config_groups[].input_activations = $MX" "(scheme W4A16 with quantized inputs), and 14 modules in all: $OFF"
 weights_alone kv-cache-fp8 '.quantization_config.kv_cache_scheme.dynamic = true' 'its quantized cache (kv_cache_scheme and its scales) is left out'
-weights_alone kv-cache-fp8 '.quantization_config.kv_cache_scheme.type = "int"' 'its quantized cache (kv_cache_scheme and its scales) is left out'
+weights_alone kv-cache-fp8 '.quantization_config.kv_cache_scheme.symmetric = false' 'its quantized cache (kv_cache_scheme and its scales) is left out'
 weights_alone fp8-native-block '.quantization_config.activation_scheme = "static"' "$OFF"
 same 'nothing of the cache is left' 0 "$($OUNCE inspect "$T/wb" --tensors --json -q | jq '[.tensors[].name | select(endswith("_scale"))] | length')"
 

@@ -86,7 +86,7 @@ static void test_findings(void **state) {
     bool warned = false;
     json_t *config;
     const char *text = TOP("\"a\":{\"targets\":[\"re:.*q_proj\"],\"weights\":{\"num_bits\":9}},\"b\":{\"targets\":[\"re:.*k_proj\"],\"weights\":{\"num_bits\":1}},"
-                           "\"c\":{\"targets\":[\"nothing\"],\"weights\":" W8 "}", ",\"kv_cache_scheme\":{\"num_bits\":8,\"type\":\"int\"}");
+                           "\"c\":{\"targets\":[\"nothing\"],\"weights\":" W8 "}", ",\"kv_cache_scheme\":{\"num_bits\":8,\"type\":\"float\",\"dynamic\":true}");
     assert_int_equal(oz_json_parse(&config, text, strlen(text), "test", NULL), OZ_OK);
     const oz_findings f = {count_found, &warned};
     assert_int_equal(oz_scheme_resolve_all(s, config, MODULES, N_MODULES, &f, &err), OZ_OK);
@@ -230,7 +230,7 @@ static void test_resolve_refuses(void **state) {
         {TOP("", ",\"transform_config\":{\"config_groups\":{\"v\":{\"apply\":[{\"location\":\"input\"}]}}}"), OZ_E_UNSUPPORTED, "quantization_config.transform_config"},
         {TOP("", ",\"transform_config\":{\"config_groups\":{\"v\":{\"apply\":{\"location\":\"input\"}}}}"), OZ_E_FORMAT, "quantization_config.transform_config"},
         {TOP("", ",\"kv_cache_scheme\":{\"num_bits\":8,\"type\":\"float\",\"dynamic\":true}"), OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme.dynamic"},
-        {TOP("", ",\"kv_cache_scheme\":{\"num_bits\":8,\"type\":\"int\"}"), OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme"},
+        {TOP("", ",\"kv_cache_scheme\":{\"num_bits\":4,\"type\":\"int\"}"), OZ_E_UNSUPPORTED, "quantization_config.kv_cache_scheme"},
         {TOP("", ",\"ignore\":[3]"), OZ_E_FORMAT, "quantization_config.ignore[0]"},
         {TOP("", ",\"ignore\":[\"re:(\"]"), OZ_E_FORMAT, "quantization_config.ignore[0]"},
         {TOP("\"group_0\":" GROUP("[\"re:.*(q_proj\",\"Linear\"]", W8, A8), ""), OZ_E_FORMAT, G0 "targets[0]"},
