@@ -173,7 +173,6 @@ static oz_status write_out(oz_quantize *q, oz_budget *budget, text *t, oz_err *e
     const char *wants = oz_quantize_wants_text(q);
     OZ_NEED(!wants || calibration, err, OZ_E_USAGE, "--calibration: %s needs text to calibrate with", wants);
     if (!wants) OZ_TRY(idle_check(err));
-    OZ_NEED(oz_quantize_folds(q) || strength == 0, err, OZ_E_USAGE, "--smoothing-strength: --method %s moves no scales", method ? method : "rtn");
     if (wants || !oz_cli_output.dry_run) {
         oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
         oz_status st = wants ? text_run(&made, q, budget, t, pool, err) : oz_quantize_run(q, oz_cli_output.path, oz_cli_output.force, pool, err);

@@ -74,7 +74,8 @@ typedef struct oz_kl_module {
     char *name; const char *role, *scheme; int layer; /* -1: in none; name of several: "model.layers.0.mlp.experts.*.down_proj" */
     char **modules; size_t n_modules, bytes;          /* as the other stores them */
     const oz_scheme *quantize;                        /* not the other's but the reference's own, rounded to nearest at load; NULL: the other's */
-    bool measured; double mean_kl, kl_se_windows, kl_max, top1_agreement; int64_t positions; /* measured before: it is left out */
+    bool measured; /* what follows is known; where it is so beforehand, it is left out */
+    double mean_kl, kl_se_windows, kl_max, top1_agreement; int64_t positions;
 } oz_kl_module;
 typedef struct oz_kl_modules { oz_kl_module *items; size_t n; } oz_kl_modules;
 /* The matrices that differ, in the model's order; experts of one layer and kind together. OZ_E_ARG: none does. */

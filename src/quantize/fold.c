@@ -152,7 +152,6 @@ void oz_quantize_fold_free(oz_quantize *q) {
     oz_free(q->folds);
 }
 
-size_t oz_quantize_folds(const oz_quantize *q) { return q->n_folds; }
 
 /* ---- scales ---- */
 

@@ -84,7 +84,6 @@ const oz_layout *oz_quantize_layout(const oz_quantize *q);
 size_t oz_quantize_count(const oz_quantize *q); /* modules, in the model's order */
 oz_quantize_module oz_quantize_at(const oz_quantize *q, size_t i);
 const char *oz_quantize_wants_text(const oz_quantize *q); /* what needs it; NULL: nothing, and oz_quantize_run makes it */
-size_t oz_quantize_folds(const oz_quantize *q); /* places where scales move, by the method */
 /* Memory: a few MB and the pages of one tensor. The bytes do not depend on the number of threads. */
 oz_status oz_quantize_run(oz_quantize *q, const char *target, bool force, oz_pool *pool, oz_err *err);
 

@@ -155,6 +155,7 @@ oz_status oz_quantize_select(oz_quantize *q, const oz_quantize_cfg *cfg, oz_err 
     oz_method method;
     OZ_TRY(oz_method_parse(&method, cfg->method, err));
     q->transform = method.transform;
+    OZ_NEED(q->transform || cfg->strength == 0, err, OZ_E_USAGE, "--smoothing-strength: --method %s moves no scales", cfg->method ? cfg->method : "rtn");
     if (!cfg->recipe) OZ_TRY(by_patterns(q, cfg, &method, err));
     if (cfg->recipe) q->transform = cfg->recipe->transform, q->strength = cfg->recipe->strength, q->variants = cfg->recipe->variants, q->n_grid = cfg->recipe->n_grid, q->mappings = json_incref((json_t *)cfg->recipe->mappings);
     for (size_t i = 0; cfg->recipe && i < cfg->recipe->n; i++)

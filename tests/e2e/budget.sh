@@ -24,6 +24,8 @@ fails 'no size' 2 '--target-bytes: must be a number of bytes, 60M, 1.5GB or 2GiB
 fails 'no text' 2 '--calibration: --target-bytes needs text' $OUNCE quantize $M/llama -o "$T/o" --target-bytes 200K
 fails 'groups without a scheme' 2 '--group-size: --target-bytes chooses groups' b $M/llama -o "$T/o" --target-bytes 200K --group-size 32
 fails 'a scheme of another kind' 2 '--target-bytes with --scheme W8A8: expected W4A16' b $M/llama -o "$T/o" --target-bytes 200K --scheme W8A8
+fails 'a strength for nothing, before anything is measured' 2 '--smoothing-strength: --method gptq moves no scales' b $M/llama -o "$T/o" --target-bytes 200K --method gptq --smoothing-strength 0.5
+ok 'of which nothing is kept' test ! -e "$T/o.gptq"
 fails 'a recipe besides' 2 '--target-bytes: --recipe says that' b $M/llama -o "$T/o" --target-bytes 200K --recipe x.yaml
 fails 'a head that is the embedding' 1 'lm_head: shares its weights with the embedding' b $M/llama-tied-bias -o "$T/o" --target-bytes 200K --targets lm_head --calibration "$T/few.jsonl"
 ok 'nothing was written' test ! -e "$T/o"
