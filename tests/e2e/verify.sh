@@ -51,7 +51,7 @@ refused_once() { # NAME FOLDER FILTER
     verify "$T/once"
     same "$1: an error alone" "1 1" "$? $(grep -v "^error: $T" "$T/out" | grep -c '^error')"
 }
-refused_once 'a cache of integers' kv-cache-fp8 '.quantization_config.kv_cache_scheme.type = "int"'
+refused_once 'an asymmetric cache' kv-cache-fp8 '.quantization_config.kv_cache_scheme.symmetric = false'
 refused_once 'a cache that is a word' kv-cache-fp8 '.quantization_config.kv_cache_scheme = "static"'
 refused_once 'a format that does not store floats' fp8-dynamic '.quantization_config |= (.format = "pack-quantized" | del(.config_groups[].format))'
 
