@@ -172,7 +172,7 @@ fails 'resumed with another model' 1 "$T/k/b.gptq: was begun with another model"
 cp -r "$T/k/b.gptq" "$T/kept"
 damaged() { rm -rf "$T/k" && mkdir "$T/k" && cp -r "$T/kept" "$T/k/b.gptq" && eval "$2" || echo "not ok $1"; } # NAME COMMAND
 damaged 'a number that changed' "jq '.measured.sets[3].kl *= 3' '$T/kept/manifest.json' >'$T/k/b.gptq/manifest.json'"
-k 0 --resume
+b $M/llama -o "$T/k/b" --target-bytes 219999 --resume >"$T/out" 2>"$T/err"
 ok 'a number that changed: is said' grep -qF "warning: $T/k/b.gptq/manifest.json: measured: is not as it was written; modules are measured anew" "$T/err"
 ok 'and the bytes are the same' diff -r "$T/a" "$T/k/b"
 damaged 'a manifest that was cut off' "truncate -s 900 '$T/k/b.gptq/manifest.json'"
@@ -181,7 +181,7 @@ damaged 'a set too few' "jq 'del(.measured.sets[11])' '$T/kept/manifest.json' >'
 ok 'a set too few: begins anew' k 0 --resume
 ok 'and the bytes are the same, too' diff -r "$T/a" "$T/k/b"
 damaged nothing :
-ok 'undamaged, it goes on' k 0 --resume
+ok 'undamaged, it goes on' b $M/llama -o "$T/k/b" --target-bytes 219999 --resume
 ok 'to the same bytes' diff -r "$T/a" "$T/k/b"
 same 'and nothing is left' b "$(ls -A "$T/k")"
 rm -rf "$T/k" && mkdir "$T/k" && KILL_BY=2 k 11
@@ -191,3 +191,17 @@ ok 'it goes on' k 0 --resume
 ok 'and ends in the same bytes' diff -r "$T/a" "$T/k/b"
 fails 'a checkpoint that is there, and nothing to resume' 1 "$T/k/b: exists already" k 0 --resume
 same 'leaves nothing' b "$(ls -A "$T/k")"
+
+# Experts that no token came to are told of by the run that goes on, too.
+ids 1 2 95 1 >"$T/two.jsonl"
+x() ( # POINT OPTIONS...
+    env LD_PRELOAD="$T/fail_at.so" CALLS="$T/calls" KILL_AT="$1" "$OUNCE_RELEASE" quantize $M/mixtral -o "$T/k/b" -q --calibration "$T/two.jsonl" --num-calibration-samples 1 --target-bytes $((least * 5 / 4)) "${@:2}" >"$T/out" 2>"$T/err"
+    exit $?
+) 2>/dev/null
+rm -rf "$T/k" && mkdir "$T/k" && x 0 && mv "$T/k/b" "$T/starved" && grep '^warning' "$T/err" >"$T/said" || echo 'not ok experts without a token'
+ok 'experts without a token: are told of' grep -q 'no token of the calibration text reached [0-9]* modules' "$T/said"
+x 30
+same 'killed when all errors are known' 3 "$(has .measured.layers)"
+ok 'it goes on' x 0 --resume
+same 'and says the same' "$(cat "$T/said")" "$(grep '^warning' "$T/err")"
+ok 'of the same bytes' diff -r "$T/starved" "$T/k/b"
