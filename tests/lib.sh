@@ -1,5 +1,6 @@
 # For tests/e2e/*.sh: `. tests/lib.sh`. Scripts run in the repository's root; $OUNCE is the program with sanitizers, $OUNCE_RELEASE the one
 # without, $T a folder of the script's own that is removed at its end.
+exec 3>&1 # what a check says: where its command's output goes elsewhere (ok NAME COMMAND >FILE), its own line does not
 OUNCE=${OUNCE:-./ounce} OUNCE_RELEASE=${OUNCE_RELEASE:-./ounce}
 T=$(mktemp -d) && trap 'rm -rf "$T"' EXIT
 
@@ -7,7 +8,7 @@ T=$(mktemp -d) && trap 'rm -rf "$T"' EXIT
 ok() {
     local name=$1
     shift
-    if "$@"; then echo "ok $name"; else echo "not ok $name"; fi
+    if "$@"; then echo "ok $name" >&3; else echo "not ok $name" >&3; fi
 }
 
 # NAME STATUS TEXT COMMAND...: ok if the command ends with this status and stderr has this text ('': no matter what).

@@ -18,6 +18,7 @@ typedef struct rule { int base; char at; const char *key, *value, *words; } rule
 
 /* What the library takes, too. */
 static const rule TAKEN[] = {
+    {W4A16, 'q', "kv_cache_scheme", "{}", NULL} /* int8, one scale a layer */,
     {W4A16, 'w', "type", "\"INT\"", NULL}, {W4A16, 'w', "num_bits", "2", NULL}, {W4A16, 'w', "num_bits", "3", NULL}, {W4A16, 'w', "num_bits", "8", NULL}, {W4A16, 'w', "num_bits", "-", NULL},
     {W4A16, 'w', "symmetric", "false", NULL}, {W4A16, 'w', "symmetric", "-", NULL}, {W4A16, 'w', "strategy", "\"GROUP\"", NULL}, {W4A16, 'w', "strategy", "null", NULL}, {W4A16, 'w', "strategy", "-", NULL},
     {W4A16, 'w', "group_size", "1", NULL}, {W8A8, 'w', "group_size", "-1", NULL}, {W8A8, 'w', "group_size", "null", NULL}, {W8A8, 'w', "strategy", "\"tensor\"", NULL}, {W8A8, 'w', "block_structure", "null", NULL},
@@ -65,7 +66,7 @@ static const rule STRICT[] = {
     {W4A16, 'w', "group_size", "1099511627776", "weights.group_size"}, {W4A16, 'w', "dynamic", "true", "weights.dynamic"}, {W4A16, 'w', "dynamic", "0", "weights.dynamic"}, {W8A8, 'a', "dynamic", "1", "input_activations.dynamic"},
     {W4A16, 'w', "actorder", "\"true\"", "weights.actorder"}, {W4A16, 'w', "actorder", "1", "weights.actorder"}, {W4A16, 'g', "targets", "[\"re:*\"]", "g.targets[0]"}, {W4A16, 'q', "ignore", "[\"re:(\"]", "config.ignore[0]"},
     {W4A16, 'g', "format", "\"nvfp4-pack-quantized\"", "g.format"}, {W4A16, 'q', "format", "\"foo\"", "config.format"}, {W4A16, 'q', "transform_config", "\"x\"", "transform_config"},
-    {W4A16, 'q', "kv_cache_scheme", "{}", "kv_cache_scheme"}, {W4A16, 'q', "quant_method", "\"COMPRESSED-TENSORS\"", "quant_method"}, {W4A16, 'g', "output_activations", "{}", "output_activations"},
+    {W4A16, 'q', "kv_cache_scheme", "{\"num_bits\": 4}", "kv_cache_scheme"}, {W4A16, 'q', "quant_method", "\"COMPRESSED-TENSORS\"", "quant_method"}, {W4A16, 'g', "output_activations", "{}", "output_activations"},
 };
 /* What it has given up, and files in use still have (spellings; an order of columns in groups). */
 static const rule OLDER[] = {
