@@ -12,6 +12,7 @@ cd "$(dirname "$0")/.."
 export out=${OUT:-build/quality} tokens=${TOKENS:-32768} samples=${SAMPLES:-128} threads=${THREADS:-1} TEXT CALIBRATION
 jobs=${JOBS:-1}
 : "${TEXT:?expected the path of WikiText-2, raw test split}"
+[ -r "$TEXT" ] || { echo "error: $TEXT: cannot be read; expected WikiText-2, raw test split (TEXT=)" >&2; exit 1; }
 mkdir -p "$out"
 if [ -z "${MODEL:-}" ]; then
     MODEL=$out/bf16
@@ -20,7 +21,7 @@ fi
 if [ -z "${CALIBRATION:-}" ]; then
     : "${GSM8K:?expected CALIBRATION, or GSM8K, the first 20 training problems as JSON lines}"
     CALIBRATION=$out/calibration.jsonl
-    [ -e "$CALIBRATION" ] || python3 bench/calibration_set.py "$MODEL" "$TEXT" "$GSM8K" >"$CALIBRATION"
+    [ -e "$CALIBRATION" ] || { python3 bench/calibration_set.py "$MODEL" "$TEXT" "$GSM8K" >"$CALIBRATION.part" && mv "$CALIBRATION.part" "$CALIBRATION"; }
 fi
 
 # name | options | method | the peer's best on the given model: llm-compressor's; llama.cpp's with importance at the bytes of Q4_0, Q4_K_M, Q6_K | goal
@@ -55,15 +56,17 @@ make_row() {
     [ "$5" = rtn ] || text=(--calibration "$CALIBRATION" --num-calibration-samples "$samples" --max-seq-length 512)
     [ ! -e "$q.gptq" ] || text+=(--resume) # what was broken off
     if [ ! -e "$q" ]; then
+        echo "$1$3: making it" >&2
         # shellcheck disable=SC2086
         { time ./ounce quantize "$2" -o "$q" -t "$threads" $4 --method "$5" "${text[@]}" -q --json >"$q.json" 2>"$q.err"; } 2>"$q.time" || { cat "$q.err" >&2; return 1; }
     fi
-    [ -e "$q.kl" ] || { ./ounce kl "$2" "$q" --text "$TEXT" --limit-tokens "$tokens" --dtype f32 --json -q >"$q.kl.part" 2>"$q.err" && mv "$q.kl.part" "$q.kl"; } || { cat "$q.err" >&2; return 1; }
+    [ -e "$q.kl" ] || echo "$1$3: measuring it" >&2
+    [ -e "$q.kl" ] || { ./ounce kl "$2" "$q" -t "$threads" --text "$TEXT" --limit-tokens "$tokens" --dtype f32 --json -q >"$q.kl.part" 2>"$q.err" && mv "$q.kl.part" "$q.kl"; } || { cat "$q.err" >&2; return 1; }
 }
 print_row() {
     local q=$out/$1$3
     jq -r --arg of "$1$3 | $4, $5" --arg beside "$6 | $7 | $(awk '{ printf "%.0f", $1 + $2 }' "$q.time")" --slurpfile q "$q.json" '.[0]
-        | "| \($of) | \($q[0].quantized_bytes) | \(.mean_kl * 1e5 | round / 1e5) ± \(.kl_se_windows * 1e5 | round / 1e5) | \(.top1_agreement * 1e4 | round / 100) | \(.ppl * 1e3 | round / 1e3) | \($beside) | \($q[0].peak_rss_bytes / 1e6 | floor) |"' "$q.kl"
+        | "| \($of) | \($q[0].quantized_bytes) | \(.mean_kl * 1e5 | round / 1e5) ± \(if .windows > 1 then .kl_se_windows * 1e5 | round / 1e5 else "?" end) | \(.top1_agreement * 1e4 | round / 100) | \(.ppl * 1e3 | round / 1e3) | \($beside) | \($q[0].peak_rss_bytes / 1e6 | floor) |"' "$q.kl"
 }
 export -f make_row print_row
 rows | xargs -0 -n 7 -P "$jobs" bash -c 'make_row "$@"' _

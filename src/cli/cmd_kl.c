@@ -76,12 +76,16 @@ static json_t *positions_json(const oz_kl *k) {
     return list;
 }
 
-static json_t *to_json(const oz_kl *k, const char *model, const words *w) {
+/* How it was measured. */
+typedef struct setting { const char *ref, *ref_dtype, *model, *dtype, *device; } setting;
+
+static json_t *to_json(const oz_kl *k, const setting *by, const words *w) {
     const field f[] = {{"mean_kl", k->mean_kl}, {"kl_se", k->kl_se}, {"kl_se_windows", k->kl_se_windows}, {"kl_median", k->kl.median}, {"kl_p99", k->kl.p99}, {"kl_max", k->kl.max},
                        {"top1_agreement", k->top1_agreement}, {"top1_se", k->top1_se}, {"ppl", k->ppl}, {"ppl_se", k->ppl_se}, {"ppl_ref", k->ppl_ref}, {"ppl_ref_se", k->ppl_ref_se},
                        {"ln_ppl_ratio", k->ln_ratio}, {"ln_ppl_ratio_se", k->ln_ratio_se}, {"ppl_ratio", k->ratio}, {"ppl_ratio_se", k->ratio_se}, {"ppl_diff", k->diff},
                        {"ppl_diff_se", k->diff_se}, {"ln_ppl_correlation", k->correlation}, {"mean_dp", k->mean_dp}, {"mean_dp_se", k->mean_dp_se}, {"rms_dp", k->rms_dp}, {"rms_dp_se", k->rms_dp_se}};
-    json_t *o = json_pack("{s:o s:I s:I}", "model", oz_json_text(model), "positions", (json_int_t)k->positions, "windows", (json_int_t)k->windows);
+    json_t *o = json_pack("{s:o s:I s:I s:o s:o s:I s:s s:s s:s s:s}", "model", oz_json_text(by->model), "positions", (json_int_t)k->positions, "windows", (json_int_t)k->windows, "reference", oz_json_text(by->ref),
+                          "text", oz_json_text(text_path), "ctx", (json_int_t)k->ctx, "score", positions, "dtype", by->dtype, "reference_dtype", by->ref_dtype, "device", by->device);
     for (size_t i = 0; i < sizeof f / sizeof *f; i++) json_object_set_new(o, f[i].key, json_real(f[i].v));
     json_object_set_new(o, "kl", quantiles_json(&k->kl));
     json_object_set_new(o, "dp", quantiles_json(&k->dp));
@@ -155,14 +159,15 @@ static void print(const oz_kl *k, const char *model, const words *w) {
     }
 }
 
-static void report(const char **args, const oz_kl *kl, int n, const words *w) {
+static void report(const char **args, const oz_cli_model *open, const oz_kl *kl, int n, const words *w) {
+    const char *ref = oz_model_get(open[0].model)->dtype, *device = oz_dev_describe(open[0].dev);
     if (oz_cli_common.json) {
         json_t *list = json_array();
-        for (int i = 0; i < n; i++) json_array_append_new(list, to_json(&kl[i], args[i + 1], w));
+        for (int i = 0; i < n; i++) json_array_append_new(list, to_json(&kl[i], &(setting){args[0], ref, args[i + 1], oz_model_get(open[i + 1].model)->dtype, device}, w));
         oz_cli_json_print(list);
         return;
     }
-    printf("against %s, positions: %lld, windows: %lld\n", args[0], (long long)kl[0].positions, (long long)kl[0].windows);
+    printf("against %s (%s), positions: %lld, windows: %lld of %lld tokens\n", args[0], ref, (long long)kl[0].positions, (long long)kl[0].windows, (long long)kl[0].ctx);
     for (int i = 0; i < n; i++) print(&kl[i], args[i + 1], w);
 }
 
@@ -175,7 +180,7 @@ static oz_status measure(const char **args, oz_cli_model *open, int n, oz_err *e
     uint8_t *classes = oz_alloc_array(ids.len + 1, sizeof *classes);
     if (st == OZ_OK) oz_token_classes_fill(classes, open[0].tok, ids.data, ids.len);
     if (st == OZ_OK) st = oz_kl_run(kl, models, n, ids.data, (int64_t)ids.len, &(oz_kl_cfg){ctx, strcmp(positions, "half") == 0, limit, args, classes}, err);
-    if (st == OZ_OK) report(args, kl, n - 1, &(words){open[0].tok, &ids});
+    if (st == OZ_OK) report(args, open, kl, n - 1, &(words){open[0].tok, &ids});
     oz_free(ids.data);
     oz_free(classes);
     for (int i = 0; i < n - 1; i++) oz_kl_deinit(&kl[i]);
@@ -186,8 +191,8 @@ static oz_status measure(const char **args, oz_cli_model *open, int n, oz_err *e
 
 static oz_status run(const char **args, int n_args, oz_err *err) {
     OZ_NEED(text_path, err, OZ_E_USAGE, "--text FILE is missing");
-    OZ_NEED(!by_module || n_args == 2, err, OZ_E_USAGE, "--by-module: takes one MODEL, found %d", n_args - 1);
-    OZ_NEED(by_module || !leave_one_out, err, OZ_E_USAGE, "--leave-one-out: goes with --by-module");
+    by_module = by_module || leave_one_out;
+    OZ_NEED(!by_module || n_args == 2, err, OZ_E_USAGE, "%s: takes one MODEL, found %d", leave_one_out ? "--leave-one-out" : "--by-module", n_args - 1);
     if (by_module) return oz_cli_kl_modules(args[0], args[1], &(oz_cli_kl){text_path, ctx, limit, strcmp(positions, "half") == 0, leave_one_out}, err);
     oz_dev *dev;
     OZ_TRY(oz_cli_dev_open(&dev, err));

@@ -24,7 +24,7 @@ static const oz_opt opts[] = {
     {"group-size", 0, OZ_OPT_INT, &group_size, 0, 1 << 24, NULL, "N",
      "inputs that share a scale, for schemes with groups; must divide the inputs of every module; 0: the scheme's own"},
     {"method", 0, OZ_OPT_STR, &method, 0, 0, "rtn|gptq|imatrix|smoothquant|awq|smoothquant+gptq|awq+gptq", "M", "rtn, the default: round to nearest; the others: see above"},
-    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8, W8A8_STATIC, --kv-cache-scheme, --target-bytes and every method but rtn: plain text, or *.jsonl with \"ids\", \"text\" or \"messages\" a line"},
+    {"calibration", 0, OZ_OPT_STR, &calibration, 0, 0, NULL, "FILE", "for FP8, W8A8_STATIC, --kv-cache-scheme, --target-bytes and every method but rtn: plain text, or *.jsonl with \"ids\" (or \"input_ids\"), \"text\" or \"messages\" a line"},
     {"moe-calibrate-all-experts", 0, OZ_OPT_FLAG, &all_experts, 0, 0, NULL, NULL, "an expert that fewer tokens reach than its matrices have columns is calibrated on all tokens of its layer; the others on theirs (llm-compressor, by this name, shows every expert all tokens)"},
     {"target-bytes", 0, OZ_OPT_STR, &target_bytes, 0, 0, NULL, "SIZE", "of all tensors of the modules that are reached: each one's scheme is chosen, see above; 60M, 1.5GB, bytes, or bits a weight: 4.5bpw"},
     {"kv-cache-scheme", 0, OZ_OPT_STR, &kv_scheme, 0, 0, NULL, "S", "keys and values are rounded to it when they are kept: fp8 or int8, with two calibrated scales a layer, or fp8_per_head, int8_per_head, with two a head; vLLM runs fp8 alone"},
@@ -71,7 +71,7 @@ static const oz_opt_cmd *describe(void) {
                           "--target-bytes chooses a scheme for each module, so that together they take at most so many bytes and change the model least: of W4A16 and W4A16_ASYM in groups of 128, 64 and 32, W8A16, and the module as it is; "
                           "--scheme, where it is given, is the least. Modules that vLLM runs as one (q, k, v; gate, up; a layer's experts) share a choice. What the leanest scheme does to the model is measured for each "
                           "of them alone, as a KL divergence over 8 sequences of the calibration text; another scheme is expected to do that times the ratio of errors at the modules' outputs, on 16 sequences. "
-                          "It goes with every method, and the result is an ordinary checkpoint with a group a scheme. What is measured is kept in DIR.gptq as it comes, and --resume goes on there, too.\n\n"
+                          "It goes with every method, and the result is an ordinary checkpoint with a group a scheme. What is measured is kept in DIR.gptq, some modules at a time, and --resume goes on there, too.\n\n"
                           "--kv-cache-scheme writes k_scale and v_scale beside each attention: the largest magnitudes that the calibration text gives keys (rotated) and values behind the quantized projections / 448, or / 127.5 for int8. What comes later in the "
                           "layer is fitted to what the rounded cache gives.\n\n"
                           "--recipe takes llm-compressor's recipes: stages of modifiers, of which QuantizationModifier (round to nearest) and GPTQModifier are done, behind at most one of SmoothQuantModifier and AWQModifier, whose mappings say where scales move (left out: wherever that changes nothing of what the model computes), duo_scaling and n_grid what is tried; an AWQModifier may round, too. Each that rounds has targets, ignore and "
@@ -162,8 +162,8 @@ static oz_status text_run(json_t **made, oz_quantize *q, oz_budget *budget, text
 static oz_status idle_check(oz_err *err) {
     const struct { const char *name; bool given; } of_text[] = {{"--calibration", calibration}, {"--num-calibration-samples", n_samples}, {"--max-seq-length", max_seq_len}, {"--seed", seed >= 0}, {"--device", strcmp(oz_cli_common.device, "auto") != 0}, {"--resume", resume}};
     for (size_t i = 0; i < sizeof of_text / sizeof *of_text; i++)
-        OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither a method that does (--method gptq, imatrix, awq, smoothquant) nor static scales of inputs or of a cache", of_text[i].name, recipe_path ? "--recipe" : "--method rtn with --scheme",
-                recipe_path ? recipe_path : scheme_name);
+        OZ_NEED(!of_text[i].given, err, OZ_E_USAGE, "%s: %s %s takes no calibration text: it has neither a %s nor static scales of inputs or of a cache", of_text[i].name, recipe_path ? "--recipe" : "--method rtn with --scheme",
+                recipe_path ? recipe_path : scheme_name, recipe_path ? "modifier that does (GPTQModifier, AWQModifier, SmoothQuantModifier)" : "method that does (--method gptq, imatrix, awq, smoothquant)");
     return OZ_OK;
 }
 
@@ -234,6 +234,7 @@ static oz_status target_check(size_t *target, oz_quantize_cfg *cfg, oz_err *err)
 
 static oz_status kv_check(oz_kv_scheme *out, oz_err *err) {
     *out = (oz_kv_scheme){0};
+    OZ_NEED(!kv_scheme || recipe_path || target_bytes || scheme_name, err, OZ_E_USAGE, "--kv-cache-scheme: needs --scheme, too: a cache alone, with weights as they are, is not made");
     OZ_NEED(!kv_scheme || oz_kv_scheme_find(out, kv_scheme), err, OZ_E_USAGE, "--kv-cache-scheme: must be fp8, fp8_per_head, int8 or int8_per_head, found \"%s\"", kv_scheme);
     return OZ_OK;
 }

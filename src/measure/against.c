@@ -156,7 +156,7 @@ static void judge(const oz_compared *c, const tally *t, const far_scales *far, c
     if (is_few(far->n, t->n_scales))
         oz_found_warning(f, "%s: expected scales that the original's largest values give, as all but %lld are, found another in row %lld, group %lld", c->name, (long long)far->n, (long long)far->row,
                          (long long)far->col);
-    if (!(c->snr_db > LEAST_DB)) oz_found_warning(f, "%s: expected weights like the original's, found an error as large as they are (signal to noise %.1f dB)", c->name, c->snr_db);
+    if (!(c->snr_db > LEAST_DB)) oz_found_warning(f, "%s: expected weights like the original's, found an error as large as they are (signal to noise %.1f dB): where AWQ or SmoothQuant has moved scales between modules that is so of good ones, too", c->name, c->snr_db);
 }
 
 static void measure_of(oz_compared *c, const tally *t, const far_scales *far, int64_t n) {

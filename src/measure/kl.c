@@ -209,6 +209,7 @@ oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int
     if (st == OZ_OK) st = job_run(&j, ids, ctx, score0, windows, err);
     for (int i = 0; st == OZ_OK && i < j.n; i++) {
         acc_finish(&out[i], &j.accs[i], windows);
+        out[i].ctx = ctx;
         flips_finish(&out[i], &j.accs[i], j.n_layers);
     }
     job_deinit(&j);

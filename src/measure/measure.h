@@ -43,7 +43,7 @@ void oz_token_classes_fill(uint8_t *out, const oz_tok *tok, const int32_t *ids, 
 enum { OZ_KL_SPANS = 32 };
 typedef struct oz_kl_part { int64_t positions; double mean_kl; } oz_kl_part;
 typedef struct oz_kl {
-    int64_t positions, windows;
+    int64_t positions, windows, ctx; /* tokens of a window */
     double mean_kl, kl_se /* over positions */, kl_se_windows;
     oz_quantiles kl, dp;      /* dp: p_model - p_ref of the text's next token */
     double mean_dp, mean_dp_se, rms_dp, rms_dp_se, top1_agreement, top1_se;

@@ -135,8 +135,15 @@ static oz_status folds_take(oz_quantize *q, const bool *asked, oz_err *err) {
     return OZ_OK;
 }
 
+static bool rounds_inputs(const oz_quantize *q) {
+    for (size_t i = 0; i < q->list.n; i++)
+        if (q->items[i].quantized && q->items[i].scheme.act != OZ_ACT_NONE) return true;
+    return false;
+}
+
 oz_status oz_quantize_fold_plan(oz_quantize *q, oz_err *err) {
     if (!q->transform) return OZ_OK;
+    if (q->transform->inputs && !rounds_inputs(q)) oz_log_warn("%s: no inputs are rounded here, which it is for; awq moves scales for the sake of weights", q->transform->title);
     OZ_TRY(oz_folds_new(&q->all_folds, &q->list, oz_ckpt_config(q->ckpt), err));
     q->folds = oz_alloc_array(q->all_folds.n + 1, sizeof *q->folds);
     bool *asked = oz_alloc_array(q->all_folds.n + 1, sizeof *asked);

@@ -95,7 +95,7 @@ oz_status oz_cache_write(oz_quantize *q, int64_t layer, const oz_sample *seen /*
 /* ---- the choice of scales (smooth.c) ---- */
 /* A way to choose: a row of a table (method.c). */
 typedef struct oz_fold_stats { int64_t n; float *x_max, *x_mean, *w_max, *w_mean; /* [n], of a scale's columns; w_mean of magnitudes relative to their group's largest */ } oz_fold_stats;
-struct oz_transform { const char *name, *title; void (*scales)(float *s, const oz_fold_stats *st, double strength, int variant); int n_variants, n_grid; bool clips; /* before rounding to nearest */ };
+struct oz_transform { const char *name, *title; void (*scales)(float *s, const oz_fold_stats *st, double strength, int variant); int n_variants, n_grid; bool clips /* before rounding to nearest */, inputs; /* is for schemes that round them */ };
 typedef struct oz_method { const oz_transform *transform; /* or NULL */ bool gptq, imatrix; /* neither: to nearest */ } oz_method;
 oz_status oz_method_parse(oz_method *out, const char *text, oz_err *err); /* NULL: to nearest. OZ_E_USAGE */
 typedef struct oz_reader { const oz_quantize_item *item; const oz_sample *sample; } oz_reader;

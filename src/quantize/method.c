@@ -17,7 +17,7 @@ static void awq(float *s, const oz_fold_stats *st, double strength, int variant)
     }
 }
 
-static const oz_transform transforms[] = {{"smoothquant", "SmoothQuant", smoothquant, 1, 10, false}, {"awq", "AWQ", awq, 2, 20, true}};
+static const oz_transform transforms[] = {{"smoothquant", "SmoothQuant", smoothquant, 1, 10, false, true}, {"awq", "AWQ", awq, 2, 20, true, false}};
 static const struct { const char *name; bool gptq, imatrix; } roundings[] = {{"rtn", false, false}, {"gptq", true, false}, {"imatrix", false, true}};
 enum { N_TRANSFORMS = sizeof transforms / sizeof *transforms, N_ROUNDINGS = sizeof roundings / sizeof *roundings };
 

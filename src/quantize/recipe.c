@@ -305,7 +305,7 @@ static oz_status stage_read(oz_recipe *r, const char *path, const json_t *stage,
 static oz_status stages_read(oz_recipe *r, const char *file, oz_err *err) {
     const char *name;
     json_t *stage;
-    OZ_NEED(json_is_object(r->json), err, OZ_E_FORMAT, "%s: must be an object of stages, found %s", file, oz_json_show(r->json));
+    OZ_NEED(json_is_object(r->json), err, OZ_E_FORMAT, "%s: must be an object of stages ({quant_stage: {quant_modifiers: {GPTQModifier: {scheme: W4A16, ignore: [lm_head]}}}}), found %s", file, oz_json_show(r->json));
     json_object_foreach(r->json, name, stage) {
         if (strcmp(name, "args") == 0 && json_object_size(stage) == 0) continue;
         OZ_NEED(oz_str_ends(name, "_stage"), err, OZ_E_FORMAT, "%s: %.60s: unknown key; expected names that end in _stage", file, name);

@@ -134,7 +134,9 @@ static json_t *new_config(const oz_quantize *q) {
     for (size_t i = 0; i < q->list.n; i++) {
         const item *it = &q->items[i];
         if (is_linear(it->arch)) modules[n] = module_of(it->arch), schemes[n++] = it->quantized ? it->scheme : OZ_SCHEME_DENSE;
-        if (q->tied && it->arch->role == OZ_ROLE_HEAD && it->quantized) json_object_set_new(config, "tie_word_embeddings", json_false());
+        if (!q->tied || it->arch->role != OZ_ROLE_HEAD || !it->quantized) continue;
+        json_object_set_new(config, "tie_word_embeddings", json_false());
+        oz_log_warn("%s: shares its weights with the embedding, which stays as it is: quantized it is stored beside it, and the checkpoint grows", it->arch->module);
     }
     for (size_t i = q->list.n; i < q->n_items; i++) { /* a matrix that the architecture does not speak of may be a linear module to a reader */
         const oz_tensor *t = q->items[i].tensor;

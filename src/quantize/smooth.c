@@ -495,6 +495,6 @@ oz_status oz_smooth_choose(float *s, json_t **entry, const oz_quantize *q, const
     *entry = json_pack("{s:s, s:o, s:f, s:b, s:n, s:n}", "from", from, "modules", names, "strength", r.strength, "balanced", r.balanced, "before", "after");
     if (n) json_object_set_new(*entry, "before", json_real(r.before)), json_object_set_new(*entry, "after", json_real(r.after));
     if (!n) oz_log_info("%s: the calibration text gives what reads it no input: its scales stay", from);
-    else oz_log_info("%s: scales by strength %.2f%s: output error %.4g, without them %.4g", from, r.strength, r.balanced ? ", balanced" : "", r.after, r.before);
+    else oz_log_info("%s: scales %s strength %.2f: output error %.4g, without them %.4g", from, r.balanced ? "that balance the roundings, from those by" : "by", r.strength, r.after, r.before);
     return OZ_OK;
 }

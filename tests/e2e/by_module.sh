@@ -69,7 +69,8 @@ LEAVE=--leave-one-out
 alone "$T/llama" "$T/q2" >"$T/left"
 hybrid "$T/llama" "$T/q2" >"$T/hybrids"
 same 'a quantized head' "$(cat "$T/hybrids")" "$(cat "$T/left")"
-fails 'by itself' 2 '--leave-one-out: goes with --by-module' $OUNCE kl "$T/llama" "$T/q" --text "$T/text" --leave-one-out
+same 'leaving one out is by module' "$($OUNCE kl "$T/llama" "$T/q" --text "$T/text" --leave-one-out --by-module -q --json)" "$($OUNCE kl "$T/llama" "$T/q" --text "$T/text" --leave-one-out -q --json)"
+fails 'of two models' 2 '--leave-one-out: takes one MODEL, found 2' $OUNCE kl "$T/llama" "$T/q" "$T/q" --text "$T/text" --leave-one-out
 
 fails 'nothing that differs' 1 "error: $T/llama: every module is as in $T/llama" k "$T/llama" "$T/llama"
 fails 'two models' 2 '--by-module: takes one MODEL, found 2' k "$T/llama" "$T/q" "$T/q"

@@ -140,6 +140,7 @@ q $M/mistral "$T/int8" --scheme W8A16 --kv-cache-scheme int8 >"$T/out" 2>"$T/err
 ok 'int8: what vLLM does not run is said' grep -q 'warning: .*kv_cache_scheme: vLLM runs a cache of float8 alone, not of int8' "$T/err"
 same 'int8: its bytes' 'values are rounded to int8, not kept so' "$($OUNCE inspect "$T/int8" | grep -o 'values are rounded to int8, not kept so')"
 fails 'without text' 2 '--calibration: a quantized cache needs text' $OUNCE quantize $M/mistral -o "$T/o" --scheme W8A16 --kv-cache-scheme fp8
+fails 'a cache alone' 2 '--kv-cache-scheme: needs --scheme, too: a cache alone, with weights as they are, is not made' $OUNCE quantize $M/mistral -o "$T/o" --kv-cache-scheme fp8 --calibration "$T/cal.jsonl"
 fails 'another' 2 '--kv-cache-scheme: must be fp8, fp8_per_head, int8 or int8_per_head, found "fp4"' q $M/mistral "$T/o" --scheme W8A16 --kv-cache-scheme fp4
 fails 'latents' 1 "--kv-cache-scheme: quantization_config.kv_cache_scheme: a quantized cache is not supported for layer 0's kind of attention" q $M/deepseek_v3 "$T/o" --scheme W8A16 --kv-cache-scheme fp8
 fails 'layers that scan' 1 "a quantized cache is not supported for layer" q $M/jamba "$T/o" --scheme W8A16 --kv-cache-scheme fp8

@@ -20,6 +20,7 @@ same 'kl: of a model to itself' '0 111' "$(jq -r '"\(.[0].mean_kl) \(.[0].positi
 printf 'HE HAS 12, AND 7!\n\n%.0s' {1..6} >"$T/kinds"
 $OUNCE kl "$T/f32" "$T/bf16" --text "$T/kinds" --json -q -t 1 >"$T/json" 2>"$T/err"
 same 'kl: positions by the next token and by place add up' 'true true' "$(jq -r '.[0] | . as $k | [.by_class, .by_position] | map((map(.positions) | add == $k.positions) and (map(.positions * .mean_kl) | add / $k.positions / $k.mean_kl - 1 | fabs < 1e-9)) | join(" ")' "$T/json")"
+same 'kl: how it was measured' "[\"$T/f32\",\"$T/bf16\",\"$T/kinds\",114,\"all\",\"f32\"]" "$($OUNCE kl "$T/f32" "$T/bf16" --text "$T/kinds" --dtype f32 --json -q -t 1 2>"$T/err" | jq -c '.[0] | [.reference, .model, .text, .ctx, .score, .dtype]')"
 same 'kl: kinds of tokens' 'continuation 47 digit 18 newline 12 other 24 punctuation 12' "$(jq -r '.[0].by_class | sort_by(.class) | map("\(.class) \(.positions)") | join(" ")' "$T/json")"
 same 'kl: spans double' '0-0 1-1 2-3 4-7 8-15 16-31 32-63 64-127' "$(jq -r '.[0].by_position | map("\(.from)-\(.to)") | join(" ")' "$T/json")"
 

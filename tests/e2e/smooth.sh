@@ -33,6 +33,12 @@ same 'six results, no two alike' 6 "$(sort -u "$T/sums" | wc -l)"
 
 ok 'some scales come out of balance' test "$(json "$T/smoothquant.json" '[.folds[] | select(.balanced)] | length')" -gt 4
 
+# For schemes that round inputs; another is a warning.
+s llama -o "$T/idle" --scheme W8A16 --method smoothquant >"$T/out" 2>"$T/err"
+ok 'no inputs to smooth: a warning' grep -q '^warning: SmoothQuant: no inputs are rounded here' "$T/err"
+s llama -o "$T/idle" --scheme W8A8 --method smoothquant --force >"$T/out" 2>"$T/err"
+ok 'and else none' bash -c '! grep -q "no inputs are rounded" "$1"' - "$T/err"
+
 # A weight that is no number, a text of one token.
 cp -r $M/llama "$T/nan" && printf '\300\177' | dd of="$T/nan/model.safetensors" bs=1 seek=$(($(od -An -tu8 -N8 "$T/nan/model.safetensors") + 8 + $(head_of "$T/nan/model.safetensors" | jq '."model.layers.0.mlp.down_proj.weight".data_offsets[0]') + 2)) conv=notrunc status=none
 fails 'a weight that is no number' 1 'model.layers.0.mlp.down_proj.weight: row 0: column 1: expected a finite weight, found' $OUNCE quantize "$T/nan" "${S[@]}" -o "$T/o" --scheme W8A8 --method smoothquant
