@@ -52,23 +52,41 @@ static bool is_empty(const char *dir) {
 
 /* `path` is `dir` or lies in it, whatever links lead there. */
 static bool is_inside(const char *path, const char *dir) {
-    char *p = realpath(path, NULL), *d = realpath(dir, NULL);
-    const size_t n = d ? strlen(d) : 0;
-    const bool inside = p && d && strncmp(p, d, n) == 0 && (p[n] == '/' || !p[n]);
+    char *p = realpath(path, NULL), *end;
+    bool inside = p && oz_path_same(p, dir);
+    while (p && !inside && (end = strrchr(p, '/'))) {
+        *end = 0;
+        inside = oz_path_same(end > p ? p : "/", dir);
+    }
     free(p);
-    free(d);
     return inside;
 }
 
-/* --force deletes a whole folder: one that ounce could have written, and not the one that it reads. */
+/* The model's folder may hold links: what counts is where the files lie. NULL: none of them in `dir`. oz_free */
+static char *file_inside(const char *model, const char *dir) {
+    if (is_inside(model, dir)) return oz_strdup(model);
+    DIR *d = opendir(model);
+    char *found = NULL;
+    for (const struct dirent *e; d && !found && (e = readdir(d));) {
+        char *path = oz_path_join(model, e->d_name);
+        if (!oz_path_is_dir(path) && is_inside(path, dir)) found = path;
+        else oz_free(path);
+    }
+    if (d) closedir(d);
+    return found;
+}
+
+/* --force deletes a whole folder: one that ounce could have written, and not one that holds what it reads. */
 static oz_status force_check(const char *dir, const char *model, oz_err *err) {
     if (!oz_path_exists(dir)) return OZ_OK;
     char *config = oz_path_join(dir, "config.json");
     const bool known = oz_path_exists(config) || is_empty(dir);
     oz_free(config);
     OZ_NEED(known, err, OZ_E_ARG, "%s: expected a folder with a checkpoint, found no config.json in it: --force replaces nothing else", dir);
-    OZ_NEED(!is_inside(model, dir), err, OZ_E_ARG, "%s: --force would delete the model that is read, %s", dir, model);
-    return OZ_OK;
+    char *lost = file_inside(model, dir);
+    if (lost) oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: --force would delete the model that is read, %s", dir, lost);
+    oz_free(lost);
+    return lost ? OZ_E_ARG : OZ_OK;
 }
 
 /* A folder in the model's own would be a part of it, for who reads or copies it next. */

@@ -39,7 +39,15 @@ for c in "convert $T/m --to f32" "quantize $T/m --scheme W8A8" "synth $T/m/confi
     ok "$n: onto an empty folder" $OUNCE $c -o "$T/empty" --force -q >"$T/report"
     ok "$n: onto a checkpoint" $OUNCE $c -o "$T/empty" --force -q >"$T/report"
 done
-cp tests/golden/gguf/llama.gguf "$T/g.gguf"
+# Files that are read through links lie where they lie: whole, or one of them, in a folder that --force would delete.
+mkdir "$T/links" "$T/weights" && ln -s ../m/config.json ../m/model.safetensors "$T/links" && cp "$T/m/"*.json "$T/weights" && ln -s ../m/model.safetensors "$T/weights"
+for c in "convert $T/MODEL --to f32" "convert $T/empty --to f32 --take Linear=$T/MODEL" "quantize $T/MODEL --scheme W8A8" "synth $T/MODEL"; do
+    fails "${c%% *}: onto the files that links lead to" 1 "$T/m: --force would delete the model that is read, $T/links/" $OUNCE ${c/MODEL/links} -o "$T/m" --force
+    fails "${c%% *}: onto the weights alone" 1 "$T/m: --force would delete the model that is read, $T/weights/model.safetensors" $OUNCE ${c/MODEL/weights} -o "$T/m" --force
+done
+ok 'through links to elsewhere' $OUNCE quantize "$T/links" --scheme W8A8 -o "$T/empty" --force -q >"$T/report"
+cp tests/golden/gguf/llama.gguf "$T/g.gguf" && cp -r "$T/m" "$T/holds" && mv "$T/g.gguf" "$T/holds" && ln -s holds/g.gguf "$T/g.gguf"
+fails 'convert: onto the folder that a link to a GGUF leads to' 1 "$T/holds: --force would delete the model that is read, $T/g.gguf" $OUNCE convert "$T/g.gguf" -o "$T/holds" --to f32 --force
 fails 'convert: onto its GGUF' 1 'expected a folder with a checkpoint' $OUNCE convert "$T/g.gguf" -o "$T/g.gguf" --to f32 --force
 fails 'logits: onto the weights' 1 'is an input of this command' $OUNCE logits "$T/m" --ids "$T/ids" -o "$T/m/model.safetensors"
 fails 'logits: onto the ids' 1 'is an input of this command' $OUNCE logits "$T/m" --ids "$T/ids" -o "$T/ids"
