@@ -2,19 +2,20 @@
 # B is the build folder: build/release, build/asan, build/fuzz differ only in flags.
 CC      ?= cc
 B       ?= build/release
-DEPS    := libpcre2-8 libutf8proc jansson yaml-0.1 openblas libcurl
+DEPS    := libpcre2-8 libutf8proc jansson yaml-0.1 libcurl
+LOADED  := openblas # when it is first needed (src/quantize/blas.c): its headers alone
 OPT     ?= -O3
 SAN     ?=
 CFLAGS  ?= -g
 # no -ffast-math: sums are in a fixed order, and NaN means something. Contraction off: an FMA is written where it is meant.
 ALL_CFLAGS := -std=c17 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wvla -Wno-unused-parameter -Werror=implicit-function-declaration \
-              -ffp-contract=off -fno-math-errno -pthread -Isrc -Iinclude -MMD -MP $(OPT) $(SAN) $(CFLAGS) $(shell pkg-config --cflags $(DEPS))
+              -ffp-contract=off -fno-math-errno -pthread -Isrc -Iinclude -MMD -MP $(OPT) $(SAN) $(CFLAGS) $(shell pkg-config --cflags $(DEPS) $(LOADED))
 # Builds with sanitizers also prove that the token loop allocates nothing: the linker sends malloc through base/mem.c.
 ifneq ($(SAN),)
 ALL_CFLAGS += -DOZ_ALLOC_GUARD -fno-omit-frame-pointer
 ALL_LDFLAGS := $(SAN) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 endif
-LIBS    := $(shell pkg-config --libs $(DEPS)) -lm -pthread
+LIBS    := $(shell pkg-config --libs $(DEPS)) -lm -pthread -ldl
 
 ROOMS   := base number checkpoint comm text kernel kernel/ref kernel/x86 scheme model quantize engine measure
 # MPI=1 where Open MPI is installed; MPI= builds without ranks.
@@ -38,7 +39,7 @@ CUDA_OBJ  := $(patsubst %.cu,build/cuda/%.o,$(sort $(wildcard src/kernel/cuda/*.
 NVCC_FLAGS := -std=c++17 -O3 -fmad=false -gencode arch=compute_90a,code=sm_90a -DOZ_CUDA -Isrc -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
 CUDA_LIB  := $(firstword $(dir $(wildcard $(addsuffix /libcudart_static.a,$(CUDA_HOME)/lib64 $(CUDA_HOME)/lib $(CUDA_HOME)/targets/x86_64-linux/lib))))
 # With sanitizers the shared one: the guard of the token loop is for our own allocations, and the runtime makes some when a graph is captured.
-LIBS      += $(if $(SAN),$(CUDA_LIB)libcudart.so -Wl$(comma)-rpath$(comma)$(CUDA_LIB),$(CUDA_LIB)libcudart_static.a) -ldl -lrt
+LIBS      += $(if $(SAN),$(CUDA_LIB)libcudart.so -Wl$(comma)-rpath$(comma)$(CUDA_LIB),$(CUDA_LIB)libcudart_static.a) -lrt
 endif
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o) $(CUDA_OBJ)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/mem.h"
+#include "quantize/blas.h"
 #include "quantize/internal.h"
 
 enum { TILE = 16 /* rows a thread takes at once */ };

@@ -1,10 +1,10 @@
 /* How far to clip before rounding to nearest (AWQ's second step): of each group of a row both ends of its range are shrunk step by step, and the shrink whose error on the
  * calibration text is least is kept. The error is that of the group's part of the output, e G e^T with G the sum of x x^T over rows that the module reads; groups
  * wider than a piece are cut into pieces whose errors are added, as if these did not depend on each other. */
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 #include "base/mem.h"
+#include "quantize/blas.h"
 #include "quantize/internal.h"
 
 enum { STEPS = OZ_CLIP_SHRINKS };
@@ -27,7 +27,7 @@ static int64_t piece_len(const clip *c, int64_t c0) {
 static void gram_pieces(const clip *c, const float *x, int64_t n_rows) {
     for (int64_t c0 = 0, n; c0 < c->cols; c0 += n) {
         n = piece_len(c, c0);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)n, (int)n, (int)n_rows, 1.0f, x + c0, (int)c->cols, x + c0, (int)c->cols, 0.0f, c->gram + c0 * OZ_CLIP_PIECE, OZ_CLIP_PIECE);
+        oz_blas.sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)n, (int)n, (int)n_rows, 1.0f, x + c0, (int)c->cols, x + c0, (int)c->cols, 0.0f, c->gram + c0 * OZ_CLIP_PIECE, OZ_CLIP_PIECE);
     }
 }
 
@@ -42,7 +42,7 @@ static void piece_add(shrinks *s, const clip *c, const float *w, int64_t c0, int
         for (int64_t k = 0; k < n; k++) row[k] = w[k] - (row[k] - s->zero[i]) * s->scale[i];
     }
     memcpy(e + s->n * n, w, (size_t)n * sizeof *w);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, s->n + 1, (int)n, (int)n, 1.0f, e, (int)n, c->gram + c0 * OZ_CLIP_PIECE, OZ_CLIP_PIECE, 0.0f, g, (int)n);
+    oz_blas.sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, s->n + 1, (int)n, (int)n, 1.0f, e, (int)n, c->gram + c0 * OZ_CLIP_PIECE, OZ_CLIP_PIECE, 0.0f, g, (int)n);
     for (int i = 0; i <= s->n; i++)
         for (int64_t k = 0; k < n; k++) s->loss[i] += (double)e[i * n + k] * (double)g[i * n + k];
 }

@@ -1,7 +1,7 @@
 /* GPTQ's steps on a tile (kernel/calib.h) with BLAS. A tile has ROWS rows, so that inner loops run along them. */
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
+#include "quantize/blas.h"
 #include "quantize/internal.h"
 
 enum { ROWS = OZ_GPTQ_ROWS, BLOCK = OZ_GPTQ_BLOCK, LANES = 8 };
@@ -88,7 +88,7 @@ static void unload(oz_dev *d, const oz_tile *t, int64_t r0, int64_t n, float *co
 
 static void product(oz_dev *d, const oz_tile *t, const oz_tile_product *p) {
     (void)d, (void)t;
-    cblas_sgemm(CblasRowMajor, p->turned ? CblasTrans : CblasNoTrans, CblasNoTrans, (int)p->m, ROWS, (int)p->k, p->alpha, p->a, (int)p->lda, p->b, ROWS, p->adds ? 1.0f : 0.0f, p->out, ROWS);
+    oz_blas.sgemm(CblasRowMajor, p->turned ? CblasTrans : CblasNoTrans, CblasNoTrans, (int)p->m, ROWS, (int)p->k, p->alpha, p->a, (int)p->lda, p->b, ROWS, p->adds ? 1.0f : 0.0f, p->out, ROWS);
 }
 
 static void add(oz_dev *d, const oz_tile *t, float *y, const float *x, float by) {
@@ -133,7 +133,7 @@ static bool column(const oz_tile *t, int64_t k, int64_t k0, int64_t k1) {
     if (nothing != 0) return false;
     column_round(value, t, c, x);
     for (int64_t r = 0; r < ROWS; r++) e[r] = value[r] - t->w[c * ROWS + r], err[r] = (x[r] - value[r]) / u[k];
-    if (k + 1 < k1) cblas_sger(CblasRowMajor, (int)(k1 - k - 1), ROWS, -1.0f, u + k + 1, 1, err, 1, t->t + (k + 1) * ROWS, ROWS);
+    if (k + 1 < k1) oz_blas.sger(CblasRowMajor, (int)(k1 - k - 1), ROWS, -1.0f, u + k + 1, 1, err, 1, t->t + (k + 1) * ROWS, ROWS);
     return true;
 }
 
@@ -146,7 +146,7 @@ static void sweep(oz_dev *d, const oz_tile *t, int64_t k0, int64_t k1) {
 
 /* he of columns [c0, c1) after column c's values have moved. */
 static void moved(const oz_tile *t, int64_t c, const float *by, int64_t c0, int64_t c1) {
-    cblas_sger(CblasRowMajor, (int)(c1 - c0), ROWS, 1.0f, t->h + c * t->n + c0, 1, by, 1, t->he + c0 * ROWS, ROWS);
+    oz_blas.sger(CblasRowMajor, (int)(c1 - c0), ROWS, 1.0f, t->h + c * t->n + c0, 1, by, 1, t->he + c0 * ROWS, ROWS);
     float *y = t->he + c * ROWS, *e = t->e + c * ROWS;
     for (int64_t r = 0; r < ROWS; r++) y[r] += t->added * by[r], e[r] += by[r];
 }
@@ -169,7 +169,7 @@ static void scale_again(const oz_tile *t, int64_t k, int64_t c0) {
     float *scale = t->scale + k * ROWS, *zero = t->zero + k * ROWS, slope[ROWS] = {0}, curve[ROWS] = {0}, *p = t->room, *hp = t->room + BLOCK * ROWS;
     for (int64_t i = 0; i < n_cols; i++)
         for (int64_t r = 0; r < ROWS; r++) p[i * ROWS + r] = t->codes[(g0 + i) * ROWS + r] - zero[r];
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)n_cols, ROWS, (int)n_cols, 1.0f, t->h + g0 * n + g0, (int)n, p, ROWS, 0.0f, hp, ROWS);
+    oz_blas.sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)n_cols, ROWS, (int)n_cols, 1.0f, t->h + g0 * n + g0, (int)n, p, ROWS, 0.0f, hp, ROWS);
     for (int64_t i = 0; i < n_cols * ROWS; i++) {
         slope[i % ROWS] += p[i] * t->he[g0 * ROWS + i];
         curve[i % ROWS] += p[i] * (hp[i] + t->added * p[i]);

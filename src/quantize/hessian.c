@@ -11,15 +11,12 @@
  *
  * Determinism: every BLAS call works on a tile of fixed size and is single-threaded; threads take whole tiles, so neither their number nor
  * their timing shows in a bit. */
-#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
+#include "quantize/blas.h"
 #include "quantize/internal.h"
-
-/* LAPACK's Cholesky, in Fortran's calling convention; OpenBLAS has it, its C headers do not. */
-void dpotrf_(const char *uplo, const int *n, double *a, const int *lda, int *info, size_t uplo_len);
 
 enum { SUM_TILE = 640, SUM_ROWS = 512, FACTOR_TILE = 128 }; /* the first at most: BLAS is at its best where tiles are large */
 
@@ -30,19 +27,6 @@ static int64_t tile_len(int64_t i, int64_t n, int64_t tile) { return n - i * til
 static void pair_at(int64_t *i, int64_t *j, int64_t k) {
     for (*i = 0; k > *i; k -= *i + 1, ++*i) {}
     *j = k;
-}
-
-/* OpenBLAS takes this much for each thread that calls it, and where there is none it asks again without end. */
-enum { BLAS_BYTES = 136 << 20 };
-
-oz_status oz_blas_init(int n_threads, oz_err *err) {
-    void **room = oz_alloc_array((size_t)n_threads, sizeof *room);
-    oz_status st = OZ_OK;
-    for (int i = 0; st == OZ_OK && i < n_threads; i++) st = oz_big_new(&room[i], BLAS_BYTES, "room that OpenBLAS takes for each thread", err);
-    for (int i = 0; i < n_threads; i++) oz_big_free(room[i]);
-    oz_free(room);
-    if (st == OZ_OK) openblas_set_num_threads(1);
-    return st;
 }
 
 /* ---- the sum ---- */
@@ -99,8 +83,8 @@ static void add_tiles(void *arg, int thread, int64_t begin, int64_t end) {
         pair_at(&i, &j, k);
         const float *x = a->h->rows + i * tile, *y = a->h->rows + j * tile;
         float *sum = a->h->sum + i * tile * n + j * tile;
-        if (i == j) cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, (int)tile_len(i, n, tile), (int)a->n_rows, 1.0f, x, (int)n, 1.0f, sum, (int)n);
-        else cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)tile_len(i, n, tile), (int)tile_len(j, n, tile), (int)a->n_rows, 1.0f, x, (int)n, y, (int)n, 1.0f, sum, (int)n);
+        if (i == j) oz_blas.ssyrk(CblasRowMajor, CblasLower, CblasTrans, (int)tile_len(i, n, tile), (int)a->n_rows, 1.0f, x, (int)n, 1.0f, sum, (int)n);
+        else oz_blas.sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)tile_len(i, n, tile), (int)tile_len(j, n, tile), (int)a->n_rows, 1.0f, x, (int)n, y, (int)n, 1.0f, sum, (int)n);
     }
 }
 
@@ -174,7 +158,7 @@ static void panel_tiles(void *arg, int thread, int64_t begin, int64_t end) {
     (void)thread;
     const factoring *w = arg;
     for (int64_t i = w->k + 1 + begin; i < w->k + 1 + end; i++)
-        cblas_dtrsm(CblasRowMajor, CblasRight, CblasLower, CblasTrans, CblasNonUnit, (int)tile_len(i, w->n, FACTOR_TILE), FACTOR_TILE, 1.0, block_at(w, w->k, w->k), (int)w->n,
+        oz_blas.dtrsm(CblasRowMajor, CblasRight, CblasLower, CblasTrans, CblasNonUnit, (int)tile_len(i, w->n, FACTOR_TILE), FACTOR_TILE, 1.0, block_at(w, w->k, w->k), (int)w->n,
                     block_at(w, i, w->k), (int)w->n);
 }
 
@@ -186,7 +170,7 @@ static void trailing_tiles(void *arg, int thread, int64_t begin, int64_t end) {
         int64_t i, j;
         pair_at(&i, &j, t);
         i += w->k + 1, j += w->k + 1;
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)tile_len(i, w->n, FACTOR_TILE), (int)tile_len(j, w->n, FACTOR_TILE), FACTOR_TILE, -1.0, block_at(w, i, w->k),
+        oz_blas.dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)tile_len(i, w->n, FACTOR_TILE), (int)tile_len(j, w->n, FACTOR_TILE), FACTOR_TILE, -1.0, block_at(w, i, w->k),
                     (int)w->n, block_at(w, j, w->k), (int)w->n, 1.0, block_at(w, i, j), (int)w->n);
     }
 }
@@ -196,7 +180,7 @@ static bool cholesky(factoring *w, oz_pool *pool) {
     const int64_t t = tiles_of(w->n, FACTOR_TILE);
     for (w->k = 0; w->k < t; w->k++) {
         int info;
-        dpotrf_("U", &(int){(int)tile_len(w->k, w->n, FACTOR_TILE)}, block_at(w, w->k, w->k), &(int){(int)w->n}, &info, 1);
+        oz_blas.dpotrf("U", &(int){(int)tile_len(w->k, w->n, FACTOR_TILE)}, block_at(w, w->k, w->k), &(int){(int)w->n}, &info, 1);
         if (info != 0) return false;
         const int64_t left = t - w->k - 1;
         if (!left) break;
@@ -215,7 +199,7 @@ static void inverse_tiles(void *arg, int thread, int64_t begin, int64_t end) {
         const int64_t b = k % 2 ? t - 1 - k / 2 : k / 2, c0 = b * FACTOR_TILE, nc = tile_len(b, n, FACTOR_TILE), nr = n - c0;
         memset(x, 0, (size_t)(nr * nc) * sizeof *x);
         for (int64_t i = 0; i < nc; i++) x[i * nc + i] = 1.0;
-        cblas_dtrsm(CblasRowMajor, CblasLeft, CblasLower, CblasNoTrans, CblasNonUnit, (int)nr, (int)nc, 1.0, block_at(w, b, b), (int)n, x, (int)nc);
+        oz_blas.dtrsm(CblasRowMajor, CblasLeft, CblasLower, CblasNoTrans, CblasNonUnit, (int)nr, (int)nc, 1.0, block_at(w, b, b), (int)n, x, (int)nc);
         for (int64_t i = 0; i < nr; i++)
             for (int64_t j = 0; j < nc && j <= i; j++) w->f->u[(n - 1 - c0 - i) * n + (n - 1 - c0 - j)] = (float)x[i * nc + j];
     }

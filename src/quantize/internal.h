@@ -202,7 +202,6 @@ void oz_scale_search(float *scale, float *zero, const oz_search *s); /* round-to
 /* ---- GPTQ: the arithmetic ---- */
 enum { OZ_GPTQ_ROWS = 96, OZ_GPTQ_PASSES = 3 }; /* of a tile on the host */
 extern const oz_tile_ops oz_tile_host; /* on tiles of OZ_GPTQ_ROWS; no device */
-oz_status oz_blas_init(int n_threads, oz_err *err); /* before the first of the following: one thread a BLAS call. OZ_E_NOMEM: so many threads do not get their room */
 
 /* What the token of a row that modules read counts: 1 / the row's root mean square; 0: a row of zeros. */
 double oz_token_weight(const float *x, int64_t n);

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "quantize/blas.h"
 #include "quantize/job.h"
 
 /* ---- checks ---- */

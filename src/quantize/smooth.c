@@ -5,11 +5,11 @@
  *
  * A unit of work is a band of some rows of one reader on all of its rows of inputs: products of a fixed size, so that threads do not show in the result. On a device (kernel/calib.h) a reader
  * is one unit, and its weights and outputs stay there. */
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 #include "base/file.h"
 #include "base/mem.h"
+#include "quantize/blas.h"
 #include "quantize/internal.h"
 
 enum { BAND = 32, STATS_ROWS = 64 };
@@ -86,7 +86,7 @@ static oz_status unit_run(const search *s, int64_t unit, float *scratch, oz_err 
     if (s->phase == RANGES) return OZ_OK;
     const float *x = s->phase == OUTPUTS ? t->reader->sample->rows : t->x;
     float *out = s->phase == OUTPUTS ? y : more;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n, (int)cols, 1.0f, w, (int)cols, x, (int)cols, 0.0f, out, (int)n);
+    oz_blas.sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)n, (int)cols, 1.0f, w, (int)cols, x, (int)cols, 0.0f, out, (int)n);
     double sum = 0;
     for (int64_t i = 0; s->phase == ERRORS && i < rows * n; i++) {
         const float e = out[i] - y[i];

@@ -1,6 +1,7 @@
 /* What a device computes for calibration, beside the host: Hessians, factors, and GPTQ of a matrix from the same ones. Where a choice is close the two may choose differently, which later
  * choices then follow: codes and scales are counted; errors are held against each other, and the error that is reported against that of the codes in f64. */
 #include "device.h"
+#include "quantize/blas.h"
 #include "quantize/internal.h"
 
 typedef struct shape { int64_t rows, n, tokens; oz_codec codec; int64_t group; bool asymmetric, shared; double dampening; int passes; } shape;

@@ -123,3 +123,13 @@ while read -r what; do
     same "$what: a disk that is full before call N of $calls: an error, no checkpoint, and the same bytes when there is room" '' "$bad"
     ok "$what: it was full in time ($n)" test $n -gt $((FULL / 2))
 done < <(rows | sed -n '1p;3p;5,6p;9,12p')
+
+# Little memory: an end and a reason, whatever the limit.
+limited() { (ulimit -v "$1" && timeout -k 1 60 "${@:2}"); } # KB COMMAND...
+ok 'help under a limit of 100 MB' limited 100000 $OUNCE_RELEASE --help >"$T/out"
+tight() { limited "$1" $OUNCE_RELEASE quantize $M/llama -o "$T/tight" --force -q -t 2 --scheme W4A16 --group-size 32 --method gptq --calibration "$T/cal.jsonl" --num-calibration-samples 2 --max-seq-length 8; }
+for kb in 90000 130000 170000 210000 250000; do fails "GPTQ under a limit of $kb kB" 1 '' tight $kb; done
+grep -q 'room that OpenBLAS takes for each thread' "$T/err" || echo 'not ok what there is no room for is said'
+for kb in 290000 310000 330000 350000 370000 390000; do tight $kb >"$T/out" 2>"$T/err"; ok "GPTQ under a limit of $kb kB: it ends" test $? -lt 2; done
+ok 'and with enough it is done' tight 700000 >"$T/out" 2>"$T/err"
+ok 'nothing is left' test ! -e "$T/tight.gptq"

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "base/clock.h"
+#include "quantize/blas.h"
 #include "quantize/internal.h"
 
 enum { ROWS = 70, COLS = 208, TOKENS = 600, DEAD = 17 }; /* none a multiple of a tile */

@@ -3,6 +3,7 @@
 #include "files.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "quantize/blas.h"
 #include "quantize/internal.h"
 
 enum { ROWS = 70, COLS = 96, TOKENS = 200 };
