@@ -1,4 +1,5 @@
 /* ounce quantize MODEL -o OUT --scheme S, or --recipe FILE: a compressed-tensors checkpoint, rounded to nearest, or with calibration text. */
+#include <ctype.h>
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/progress.h"
@@ -207,7 +208,7 @@ static oz_status budget_make(oz_budget **out, const oz_ckpt *ckpt, const oz_quan
 static double target_bits(void) {
     char *end;
     const double bits = strtod(target_bytes, &end);
-    return end != target_bytes && strcmp(end, "bpw") == 0 && bits > 0 && bits <= 32 ? bits : 0;
+    return (isdigit((unsigned char)*target_bytes) || *target_bytes == '.') && end != target_bytes && strcmp(end, "bpw") == 0 && bits > 0 && bits <= 32 ? bits : 0;
 }
 
 static oz_status target_of_bits(size_t *target, const oz_ckpt *ckpt, const oz_quantize_cfg *cfg, oz_err *err) {
@@ -220,6 +221,7 @@ static oz_status target_of_bits(size_t *target, const oz_ckpt *ckpt, const oz_qu
         if (oz_quantize_at(q, i).scheme->quantized) n += (double)(oz_quantize_at(q, i).rows * oz_quantize_at(q, i).cols);
     oz_quantize_free(&q);
     *target = (size_t)(n * target_bits() / 8);
+    if (*target == 0) *target = 1; /* less than any choice takes, which is said there */
     return OZ_OK;
 }
 

@@ -247,7 +247,7 @@ void oz_budget_choose(oz_budget *b, const char *version) {
     size_t n = 0;
     int64_t left = b->target_bytes;
     if (json_array_size(b->starved))
-        oz_log_warn("no token of the calibration text reached %zu modules, the first %s: they have no say in the choice for their layer's experts", json_array_size(b->starved), json_string_value(json_array_get(b->starved, 0)));
+        oz_log_warn("the calibration text gives %zu modules no input other than zeros, the first %s: what they would lose has no say in the choice", json_array_size(b->starved), json_string_value(json_array_get(b->starved, 0)));
     for (size_t i = 0; i < b->n_sets; i++) {
         costs(&b->sets[i]);
         left -= b->sets[i].options[0].bytes;

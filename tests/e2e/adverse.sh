@@ -81,7 +81,7 @@ while read -r what; do
         nothing 'one token'
         ok "$what: sequences of one token among others" q $M/llama $what --calibration "$T/some.jsonl" 2>"$T/err"
         rm -rf "$T/o"
-        warns 'experts without a token' 'no token of the calibration text reached [0-9]* modules, the first model.layers.0.block_sparse_moe.experts' $M/mixtral ${what/250K/$((least * 5 / 4))} --calibration "$T/two.jsonl" --num-calibration-samples 1
+        warns 'experts without a token' 'the calibration text gives [0-9]* modules no input other than zeros, the first model.layers.0.block_sparse_moe.experts' $M/mixtral ${what/250K/$((least * 5 / 4))} --calibration "$T/two.jsonl" --num-calibration-samples 1
         [ "$what" = '--target-bytes 250K' ] || warns 'fewer tokens than columns' 'two.jsonl: 2 tokens, fewer than the columns of attn_q (96)' $M/llama $what --calibration "$T/two.jsonl" --num-calibration-samples 1
         ;;
     *)
