@@ -18,13 +18,13 @@ static oz_status select_module(bool *take, bool *ignored, const selection *s, co
     bool hit;
     *take = (s->cfg->n_targets == 0 || s->cfg->scheme.experts) && oz_scheme_reaches(&s->cfg->scheme, t);
     for (size_t i = 0; is_linear(t) && i < s->cfg->n_targets; i++) {
-        OZ_TRY(oz_pattern_match(&hit, targets[i], &m, err));
+        if (oz_pattern_match(&hit, targets[i], &m, err) != OZ_OK) return oz_err_prefix(err, "--targets");
         s->target_used[i] = s->target_used[i] || hit;
         const bool by_class = strcmp(targets[i], t->class_name) == 0;
         *take = *take || (hit && !(by_class && oz_role_by_name(t->role)));
     }
     for (size_t i = 0; i < s->cfg->n_ignore; i++) {
-        OZ_TRY(oz_pattern_match(&hit, s->cfg->ignore[i], &m, err));
+        if (oz_pattern_match(&hit, s->cfg->ignore[i], &m, err) != OZ_OK) return oz_err_prefix(err, "--ignore");
         s->ignore_used[i] = s->ignore_used[i] || hit;
         *take = *take && !hit, *ignored = *ignored || hit;
     }

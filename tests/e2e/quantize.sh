@@ -64,6 +64,7 @@ done
 q --scheme W8A8 --dry-run >"$T/out"
 same 'a line a role comes first' 'role embed head attn_q attn_k attn_v attn_o ffn_gate ffn_up ffn_down' "$(sed '/^$/,$d' "$T/out" | cut -d' ' -f1 | tr '\n' ' ' | sed 's/ $//')"
 same 'whose bytes are those of its modules' "$(awk '/ model.*\.down_proj/ { n += $1 } END { print n }' "$T/out")" "$(awk '/^ffn_down/ { print $3 }' "$T/out")"
+for o in --ignore --targets; do fails "$o: an expression that is none" 1 "error: $o: expected a regular expression, found 're:(': " q -o "$T/o" --scheme W8A8 $o 're:('; done
 same 'modules and files are printed' '16 1' "$(q -o "$T/dry" --scheme W8A8 --dry-run | awk '/ model\.|lm_head/ && /\[/ { m++ } / in all/ { a++ } END { print m - 0, a }')"
 
 fails 'an existing folder' 1 "$T/W8A8" q -o "$T/W8A8" --scheme W4A16 --group-size 16
