@@ -186,7 +186,7 @@ static oz_status take_one(oz_convert *c, size_t k, size_t row, size_t *n_hits, c
     const oz_module m = {t->module, t->class_name, t->rows, t->cols, false};
     const int64_t at = oz_origin_row(other, m.name);
     bool hit;
-    OZ_TRY(oz_pattern_match(&hit, c->cfg.takes[k].pattern, &m, err));
+    if (oz_pattern_match(&hit, c->cfg.takes[k].pattern, &m, err) != OZ_OK) return oz_err_prefix(err, "--take");
     if (!hit) return OZ_OK;
     OZ_NEED(!c->origin_of[row], err, OZ_E_ARG, "--take: both '%s' and '%s' match %s", c->cfg.takes[c->origin_of[row] - 1].pattern, c->cfg.takes[k].pattern, m.name);
     OZ_NEED(at >= 0, err, OZ_E_FORMAT, "%s: no such module in %s", m.name, oz_ckpt_path(other->ckpt));

@@ -12,6 +12,7 @@ fails 'convert: no target' 2 'error: --output: say where to write' $OUNCE conver
 fails 'convert: no type' 2 'error: --to: say what the weights become: bf16|f32|compressed-tensors' $OUNCE convert $G/llama.gguf -o "$T/x"
 fails 'convert: a type that is none' 2 'must be one of bf16|f32|compressed-tensors, found q4' $OUNCE convert $G/llama.gguf -o "$T/x" --to q4
 fails 'convert: a size that is none' 2 'max-shard-size: must be a number of bytes' $OUNCE convert $G/llama.gguf -o "$T/x" --to bf16 --max-shard-size 5XB
+fails 'convert: an expression that is none' 1 "error: --take: expected a regular expression, found 're:(': " $OUNCE convert tests/golden/models/llama -o "$T/x" --to bf16 --take 're:(=tests/golden/models/llama'
 fails 'convert: no such model' 1 'nowhere' $OUNCE convert nowhere -o "$T/x" --to bf16
 fails 'convert: a damaged GGUF' 1 'expected the magic' $OUNCE convert $G/bad/magic.gguf -o "$T/x" --to bf16
 same 'nothing was left behind' 'config.json err out' "$(ls -A "$T" | xargs)"
