@@ -84,14 +84,18 @@ static int64_t bytes_of(const oz_job *j, bool waits, int64_t layer) {
     return n;
 }
 
-/* What --resume finds must be what the manifest speaks of. Where no layer is done yet, little is lost by beginning anew. */
+/* What --resume finds must be what the manifest speaks of, and is left as it is otherwise. Where no layer is done yet, little is lost by beginning anew. */
 static oz_status take_up(oz_job *j, oz_err *err) {
     oz_err bad = {0};
     oz_status st = oz_job_out_take_up(j, &bad);
     if (st == OZ_OK || st == OZ_E_INTERRUPTED) return st;
-    OZ_NEED(j->work.layers_done == 0, err, st, "%s cannot be taken up, remove it to begin anew: %s", j->work.dir, bad.msg);
-    oz_log_warn("%s: begins anew: %s", j->work.dir, bad.msg);
     oz_writer_close(&j->writer);
+    if (j->work.layers_done > 0) {
+        oz_err_set(err, st, __FILE__, __LINE__, "%s cannot be taken up, remove it to begin anew: %s", j->work.dir, bad.msg);
+        oz_work_close(&j->work);
+        return st;
+    }
+    oz_log_warn("%s: begins anew: %s", j->work.dir, bad.msg);
     return oz_job_out_begin(j, err);
 }
 

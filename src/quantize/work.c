@@ -215,8 +215,10 @@ void oz_work_break_off(oz_work *w, const char *holds, oz_status st, oz_err *err)
     if (st == OZ_E_INTERRUPTED) {
         oz_err_clear(err);
         oz_err_set(err, st, __FILE__, __LINE__, "interrupted; %s holds %s: the same command with --resume goes on from there", w->dir, holds);
-    } else if (w->layers_done > 0 || json_object_get(w->manifest, "measured")) (st == OZ_E_FORMAT ? oz_log_warn : oz_log_info)("%s keeps what was done of this model with this text; the same command with --resume goes on from there", w->dir);
-    else oz_work_remove(w, NULL);
+    } else if (w->layers_done > 0 || json_object_get(w->manifest, "measured")) {
+        const bool can_pass = st == OZ_E_IO || st == OZ_E_NOMEM; /* there may be room another time; what is wrong in the model stays so */
+        (can_pass ? oz_log_info : oz_log_warn)("%s keeps what was done of this model with this text%s", w->dir, can_pass ? "; the same command with --resume goes on from there" : "");
+    } else oz_work_remove(w, NULL);
 }
 
 void oz_work_close(oz_work *w) {

@@ -194,6 +194,11 @@ ok 'and ends in the same bytes' diff -r "$T/a" "$T/k/b"
 fails 'a checkpoint that is there, and nothing to resume' 1 "$T/k/b: exists already" k 0 --resume
 same 'leaves nothing' b "$(ls -A "$T/k")"
 
+# What is wrong in the model stays wrong: what was measured is kept, and nobody is sent to resume.
+cp -r $M/llama "$T/spoilt" && poison "$T/spoilt/model.safetensors" model.norm.weight 0 '\377\377\377\377'
+fails 'a norm behind the last layer that is NaN' 1 'logits are not finite at position 0 of a window; model.norm.weight[0] is not finite' b "$T/spoilt" -o "$T/nan" --target-bytes 219999
+same 'what is kept is named' "warning: $T/nan.gptq keeps what was done of this model with this text" "$(grep -F "$T/nan.gptq" "$T/err")"
+
 # Experts that no token came to are told of by the run that goes on, too.
 ids 1 2 95 1 >"$T/two.jsonl"
 x() ( # POINT OPTIONS...

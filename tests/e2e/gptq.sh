@@ -61,6 +61,7 @@ spoil() { # TENSOR BYTES: llama in $T/spoilt, the tensor's first bytes replaced
 spoil model.layers.1.mlp.up_proj.weight '\377\377\377\377'
 fails 'a weight that is NaN' 1 'model.layers.1.mlp.up_proj.weight: row 0: column 0: expected a finite weight, found' $OUNCE quantize "$T/spoilt" "${G[@]:3}" -o "$T/o"
 fails 'with another that is kept' 1 'model.layers.2.self_attn.q_proj: the calibration text gives activations that are not finite' $OUNCE quantize "$T/spoilt" "${G[@]:3}" -o "$T/o" --ignore 're:.*layers.1.mlp'
+same 'what is kept is named, and nobody is sent to resume what cannot end' "warning: $T/o.gptq keeps what was done of this model with this text" "$(grep -F "$T/o.gptq" "$T/err")"
 ok 'nothing is left but what --resume takes up' test ! -e "$T/o" -a -e "$T/o.gptq/manifest.json"
 rm -rf "$T/o.gptq"
 spoil model.layers.1.post_attention_layernorm.weight '\377\377\377\377'
@@ -172,6 +173,7 @@ damaged() { # NAME TEXT COMMAND...: the command spoils w, a copy of the work
     rm -rf "$T/b.gptq" && cp -r "$T/kept" "$T/b.gptq"
     (cd "$T/b.gptq" && eval "$3")
     fails "resumed with $1" 1 "$2" g -o "$T/b" --resume
+    same "resumed with $1: one line, that it cannot" 1 "$(wc -l <"$T/err")"
     ok "resumed with $1: no checkpoint, and the work is left as it is" test ! -e "$T/b" -a -e "$T/b.gptq/manifest.json"
 }
 damaged 'no weights' "$T/b.gptq cannot be taken up, remove it to begin anew: $T/b.gptq/out/model.safetensors: cannot open: No such file" 'rm out/model.safetensors'
