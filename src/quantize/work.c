@@ -55,24 +55,31 @@ static oz_status lock_take(oz_work *w, const char *dir, oz_err *err) {
     } else if (fstat(w->lock, &s) != 0 || s.st_nlink == 0) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: another process has just ended its work in it", dir);
     else {
         const int n = snprintf(pid, sizeof pid, "%ld", (long)getpid());
-        if (ftruncate(w->lock, 0) != 0 || pwrite(w->lock, pid, (size_t)n, 0) != n) st = io_error(err, path, "cannot write");
+        st = ftruncate(w->lock, 0) != 0 ? io_error(err, path, "cannot write") : oz_rows_write(&(oz_rows_file){w->lock, path}, pid, 0, (size_t)n, err);
+        if (st != OZ_OK) unlink(path);
     }
     oz_free(path);
     return st;
 }
 
-/* Removes what is spent. */
+/* Removes what is spent. Names are read first: each descriptor counts where a run ended for lack of them. */
 static oz_status sweep(const oz_work *w, bool (*is_spent)(const oz_work *w, const char *name), oz_err *err) {
     DIR *d = opendir(w->dir);
     if (!d) return io_error(err, w->dir, "cannot read");
-    oz_status st = OZ_OK;
-    for (const struct dirent *e; st == OZ_OK && (e = readdir(d));) {
+    char **spent = NULL;
+    size_t n = 0, cap = 0;
+    for (const struct dirent *e; (e = readdir(d));) {
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || !is_spent(w, e->d_name)) continue;
-        char *path = oz_work_path(w, e->d_name);
-        st = oz_dir_remove(path, err);
-        oz_free(path);
+        oz_grow((void **)&spent, &cap, n + 1, sizeof *spent);
+        spent[n++] = oz_work_path(w, e->d_name);
     }
     closedir(d);
+    oz_status st = OZ_OK;
+    for (size_t i = 0; i < n; i++) {
+        if (st == OZ_OK) st = oz_dir_remove(spent[i], err);
+        oz_free(spent[i]);
+    }
+    oz_free(spent);
     return st;
 }
 
@@ -95,6 +102,12 @@ oz_status oz_work_remove(oz_work *w, oz_err *err) {
     oz_free(manifest);
     oz_free(lock);
     return st;
+}
+
+/* A folder with nothing in it that --resume could take up. */
+static void discard(oz_work *w) {
+    oz_err left = {0};
+    if (oz_work_remove(w, &left) != OZ_OK) oz_log_warn("%s: holds nothing of use, and could not be removed: %s", w->dir, left.msg);
 }
 
 /* Makes the folder, or finds that it is one of ours. A folder of another's must not get so much as a lock. */
@@ -162,7 +175,9 @@ static oz_status folder_open(oz_work *w, const char *target, bool resume, oz_err
     w->out = oz_work_path(w, "out");
     bool begun = false;
     OZ_TRY(folder_make(w, &begun, err));
-    OZ_TRY(lock_take(w, w->dir, err));
+    const oz_status st = lock_take(w, w->dir, err);
+    if (st != OZ_OK) rmdir(w->dir); /* where there is nothing in it */
+    OZ_TRY(st);
     OZ_NEED(!begun || resume, err, OZ_E_ARG, "%s: holds the work of a run that was broken off; --resume goes on with it, removing the folder begins anew", w->dir);
     return begun ? manifest_load(w, err) : OZ_OK;
 }
@@ -198,7 +213,7 @@ oz_status oz_work_open(oz_work *w, const oz_quantize *q, const char *target, con
     if (st == OZ_OK && w->layers_done < 0 && !cfg->force && oz_path_exists(target)) st = oz_err_set(err, OZ_E_ARG, __FILE__, __LINE__, "%s: exists already (--force replaces it)", target);
     if (st == OZ_OK && is_new && cfg->resume && !oz_path_exists(target)) oz_log_info("%s: nothing to go on with, begins anew", w->dir);
     if (st == OZ_OK) return st;
-    if (is_new) oz_work_remove(w, NULL);
+    if (is_new) discard(w);
     oz_work_close(w);
     return st;
 }
@@ -218,7 +233,7 @@ void oz_work_break_off(oz_work *w, const char *holds, oz_status st, oz_err *err)
     } else if (w->layers_done > 0 || json_object_get(w->manifest, "measured")) {
         const bool can_pass = st == OZ_E_IO || st == OZ_E_NOMEM; /* there may be room another time; what is wrong in the model stays so */
         (can_pass ? oz_log_info : oz_log_warn)("%s keeps what was done of this model with this text%s", w->dir, can_pass ? "; the same command with --resume goes on from there" : "");
-    } else oz_work_remove(w, NULL);
+    } else discard(w);
 }
 
 void oz_work_close(oz_work *w) {

@@ -192,6 +192,22 @@ rm -rf "$T/b.gptq" && cp -r "$T/kept" "$T/b.gptq" && touch "$T/b.gptq/.manifest.
 ok 'undamaged, it goes on' g -o "$T/b" --resume >"$T/out"
 ok 'and gives the same bytes' diff -r "$T/a" "$T/b"
 ok 'nothing else is left' test ! -e "$T/b.gptq"
+
+# What the system refuses from the start: the reason is its own, and what is left is nothing that the next run would stumble over, or is told of.
+same 'a file that may not grow' "error: $T/scarce.gptq/lock: cannot write: File too large" "$(prlimit --fsize=1 "${G[@]}" -o "$T/scarce" 2>&1)"
+ok 'nothing is left' test ! -e "$T/scarce.gptq"
+bad= scarce=0
+for ((n = 4; n < 32; n++)); do
+    (exec 3>&-; ulimit -n $n; G[0]=$OUNCE_RELEASE; g -o "$T/scarce") >"$T/out" 2>"$T/err"
+    status=$?
+    [ $status = 0 ] && break
+    [ $status = 1 ] || continue # nor is it loaded
+    scarce=$((scarce + 1))
+    grep -q "^error: $T/scarce.gptq.*: Too many open files" "$T/err" || bad+=" $n: said $(tail -1 "$T/err");"
+    [ ! -e "$T/scarce.gptq" ] || grep -qF "warning: $T/scarce.gptq: holds nothing of use, and could not be removed: $T/scarce.gptq: cannot read: Too many open files" "$T/err" || bad+=" $n: left $(ls "$T/scarce.gptq" | xargs);"
+done
+same 'too few descriptors' '' "$bad"
+ok "they were ($scarce)" test $scarce -gt 1
 mkdir "$T/d.gptq" && touch "$T/d.gptq/mine"
 fails 'a folder of another at the place of the work' 1 "$T/d.gptq: the work would go there, and it holds something else (mine); choose another name" g -o "$T/d"
 same 'which is left alone' mine "$(ls -A "$T/d.gptq")"
