@@ -6,10 +6,8 @@
 #include "base/progress.h"
 #include "cli/kl.h"
 
-enum { DEFAULT_CTX = 1024 };
-
 /* What is measured of a module: what it does alone, or what it does not do any more. */
-typedef struct run { const char *ref, *model; const oz_cli_kl *k; oz_cli_model open[2] /* the reference; the model, where it is run whole */; oz_ckpt *other; oz_kl_modules modules; oz_kl whole; int64_t windows; } run;
+typedef struct run { const char *ref, *model; const oz_cli_kl *k; oz_cli_model open[2] /* the reference; the model, where it is run whole */; oz_ckpt *other; oz_kl_modules modules; oz_kl whole; int64_t ctx, windows; } run;
 
 static int by_kl(const void *pa, const void *pb) {
     const oz_kl_module *a = pa, *b = pb;
@@ -56,9 +54,8 @@ static void report(const run *r) {
 }
 
 /* Windows of ctx tokens without overlap, the shorter rest left out unless it is all there is. */
-static oz_status windows_cut(int64_t **begin, int64_t *n_windows, const oz_ids *ids, const oz_cli_kl *k, int64_t max_len, oz_err *err) {
-    const int64_t n = k->limit > 0 && (int64_t)ids->len > k->limit ? k->limit : (int64_t)ids->len, wanted = k->ctx ? k->ctx : max_len < DEFAULT_CTX ? max_len : DEFAULT_CTX;
-    OZ_NEED(wanted <= max_len, err, OZ_E_ARG, "--ctx %lld: must be 2..%lld, the model's length", (long long)wanted, (long long)max_len);
+static oz_status windows_cut(int64_t **begin, int64_t *n_windows, const oz_ids *ids, const oz_cli_kl *k, int64_t wanted, oz_err *err) {
+    const int64_t n = k->limit > 0 && (int64_t)ids->len > k->limit ? k->limit : (int64_t)ids->len;
     OZ_NEED(n >= 2, err, OZ_E_ARG, "the text has %lld tokens: at least 2 are needed", (long long)n);
     const int64_t ctx = n < wanted ? n : wanted;
     OZ_NEED(!k->half || ctx - 1 > ctx / 2, err, OZ_E_ARG, "a window of %lld tokens scores no position", (long long)ctx);
@@ -67,11 +64,6 @@ static oz_status windows_cut(int64_t **begin, int64_t *n_windows, const oz_ids *
     *begin = oz_alloc_array((size_t)*n_windows + 1, sizeof **begin);
     for (int64_t i = 0; i <= *n_windows; i++) (*begin)[i] = i * ctx;
     return OZ_OK;
-}
-
-static int64_t shortest(const run *r) {
-    const int64_t a = oz_model_get(r->open[0].model)->max_len, b = r->open[1].model ? oz_model_get(r->open[1].model)->max_len : a;
-    return b < a ? b : a;
 }
 
 /* The model as it is, on the same windows. */
@@ -86,7 +78,7 @@ static oz_status measure(run *r, oz_err *err) {
     oz_ids ids = {0};
     int64_t *begin = NULL;
     oz_status st = oz_cli_kl_ids(&ids, r->k, open, &r->model, 1, err);
-    if (st == OZ_OK) st = windows_cut(&begin, &r->windows, &ids, r->k, shortest(r), err);
+    if (st == OZ_OK) st = windows_cut(&begin, &r->windows, &ids, r->k, r->ctx, err);
     if (st == OZ_OK && r->k->leave_one_out) st = whole_run(r, &ids, begin, err);
     if (st == OZ_OK)
         st = oz_kl_modules_run(r->modules.items, r->modules.n, open->model, &(oz_kl_modules_cfg){.dev = open->dev, .ref = open->ckpt, .other = r->other, .whole = open[1].model, .dtype = oz_cli_common.dtype, .name = r->ref,
@@ -100,15 +92,27 @@ static oz_status measure(run *r, oz_err *err) {
     return st;
 }
 
+/* Before memory is taken for it: every model that is run whole must take a window. */
+static oz_status ctx_choose(run *r, oz_err *err) {
+    const oz_model_cfg cfg = {.max_len = oz_cli_common.max_len};
+    int64_t len, other = INT64_MAX;
+    oz_ckpt *ref;
+    OZ_TRY(oz_cli_of_model(oz_ckpt_open(&ref, r->ref, err), r->ref, err));
+    oz_status st = oz_cli_of_model(oz_model_cfg_check(&len, &cfg, NULL, ref, err), r->ref, err);
+    if (st == OZ_OK && r->k->leave_one_out) st = oz_cli_of_model(oz_model_cfg_check(&other, &cfg, NULL, r->other, err), r->model, err);
+    oz_ckpt_close(&ref);
+    return st == OZ_OK ? oz_kl_ctx_choose(&r->ctx, r->k->ctx, len < other ? len : other, err) : st;
+}
+
 oz_status oz_cli_kl_modules(const char *ref, const char *model, const oz_cli_kl *k, oz_err *err) {
     run r = {.ref = ref, .model = model, .k = k};
-    const int64_t max_tok = k->ctx ? k->ctx : DEFAULT_CTX;
     OZ_NEED(oz_comm_size(oz_cli_comm) == 1, err, OZ_E_USAGE, "--by-module: takes one process, not %d ranks", oz_comm_size(oz_cli_comm));
     OZ_NEED(strcmp(oz_cli_common.quantization, "none") == 0, err, OZ_E_USAGE, "--by-module: takes modules as MODEL stores them; --quantization is of no use there");
     oz_status st = oz_cli_of_model(oz_ckpt_open(&r.other, model, err), model, err);
-    if (st == OZ_OK) st = oz_cli_model_open(&r.open[0], ref, &(oz_cli_need){.tok = true, .as_stored = true, .max_tok = max_tok}, err);
+    if (st == OZ_OK) st = ctx_choose(&r, err);
+    if (st == OZ_OK) st = oz_cli_model_open(&r.open[0], ref, &(oz_cli_need){.tok = true, .as_stored = true, .max_tok = r.ctx}, err);
     if (st == OZ_OK) st = oz_kl_modules_list(&r.modules, r.open[0].ckpt, r.other, err);
-    if (st == OZ_OK && k->leave_one_out) st = oz_cli_model_open(&r.open[1], model, &(oz_cli_need){.dev = r.open[0].dev, .as_stored = true, .max_tok = max_tok}, err);
+    if (st == OZ_OK && k->leave_one_out) st = oz_cli_model_open(&r.open[1], model, &(oz_cli_need){.dev = r.open[0].dev, .as_stored = true, .max_tok = r.ctx}, err);
     if (st == OZ_OK) st = measure(&r, err);
     oz_kl_deinit(&r.whole);
     oz_kl_modules_deinit(&r.modules);

@@ -57,7 +57,7 @@ oz_status oz_cli_model_check(const oz_ckpt *ckpt, oz_err *err) {
     oz_dev *dev = NULL; /* opened where something is said of it: a card takes its time */
     for (size_t i = 0; i < sizeof of_device / sizeof *of_device && !dev; i++)
         if (strcmp(of_device[i], "auto") != 0) OZ_TRY(oz_cli_dev_open(&dev, err));
-    const oz_status st = ckpt ? oz_model_cfg_check(&cfg, dev, ckpt, err) : OZ_OK;
+    const oz_status st = ckpt ? oz_model_cfg_check(NULL, &cfg, dev, ckpt, err) : OZ_OK;
     oz_dev_close(&dev);
     return st;
 }

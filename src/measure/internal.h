@@ -15,7 +15,6 @@ typedef struct oz_windows {
     void *tap_arg;
     const char *const *names; /* of the models, for messages; NULL: none */
 } oz_windows;
-oz_status oz_ctx_check(oz_model *const *models, int n_models, int64_t ctx, oz_err *err); /* what was asked for, whatever the text has */
 oz_status oz_windows_init(oz_windows *w, oz_model *const *models, int n_models, int64_t ctx, oz_err *err);
 void oz_windows_deinit(oz_windows *w);
 /* Runs ids[0..n) from empty state. Positions p in [score0, n - 1) predict ids[p + 1]. Results in order of position: stats (one model) or

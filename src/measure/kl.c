@@ -6,8 +6,6 @@
 #include "base/progress.h"
 #include "measure/internal.h"
 
-enum { DEFAULT_CTX = 1024 };
-
 /* What is kept of one model: two numbers a position for the quantiles, sums for the rest. */
 typedef struct acc {
     double *kl, *dp;
@@ -185,21 +183,19 @@ static oz_status job_run(job *j, const int32_t *ids, int64_t ctx, int64_t score0
 }
 
 /* Every model must take a window. */
-static int64_t default_ctx(oz_model *const *models, int n_models) {
-    int64_t ctx = DEFAULT_CTX;
-    for (int i = 0; i < n_models; i++) {
-        const int64_t len = oz_model_get(models[i])->max_len;
-        if (len < ctx) ctx = len;
-    }
-    return ctx;
+static int64_t shortest(oz_model *const *models, int n_models) {
+    int64_t len = INT64_MAX;
+    for (int i = 0; i < n_models; i++)
+        if (oz_model_get(models[i])->max_len < len) len = oz_model_get(models[i])->max_len;
+    return len;
 }
 
 oz_status oz_kl_run(oz_kl *out, oz_model *const *models, int n_models, const int32_t *ids, int64_t n_ids, const oz_kl_cfg *cfg, oz_err *err) {
     OZ_NEED(n_models >= 2, err, OZ_E_ARG, "a reference and at least one model are needed");
     if (cfg->limit_tok > 0 && n_ids > cfg->limit_tok) n_ids = cfg->limit_tok;
     OZ_NEED(n_ids >= 2, err, OZ_E_ARG, "the text has %lld tokens: at least 2 are needed", (long long)n_ids);
-    const int64_t wanted = cfg->ctx ? cfg->ctx : default_ctx(models, n_models);
-    OZ_TRY(oz_ctx_check(models, n_models, wanted, err));
+    int64_t wanted;
+    OZ_TRY(oz_kl_ctx_choose(&wanted, cfg->ctx, shortest(models, n_models), err));
     const int64_t ctx = n_ids < wanted ? n_ids : wanted, windows = n_ids / ctx, score0 = cfg->half ? ctx / 2 : 0;
     OZ_NEED(ctx - 1 > score0, err, OZ_E_ARG, "a window of %lld tokens scores no position", (long long)ctx);
     if (ctx < wanted) oz_log_warn("the text has %lld tokens, less than --ctx %lld: one window of %lld", (long long)n_ids, (long long)wanted, (long long)ctx);

@@ -64,6 +64,8 @@ typedef struct oz_kl_cfg {
     const char *const *names; /* of the models, for messages; NULL: none */
     const uint8_t *classes;   /* [n_ids], of each token (oz_token_classes_fill); NULL: not known */
 } oz_kl_cfg;
+/* A window's tokens, as asked for, or with 0 those of the default. OZ_E_ARG: more than the shortest model takes, whatever the text has. */
+oz_status oz_kl_ctx_choose(int64_t *ctx, int64_t asked, int64_t max_len, oz_err *err);
 /* models[0] is the reference; out[n_models - 1]. Each window starts from empty state; a last shorter window is dropped
  * unless it is the only one. Positions scored in a window of n: 0 .. n-2, or n/2 .. n-2 with half.
  * OZ_E_FORMAT: logits of one of them are not finite. */

@@ -5,11 +5,11 @@
 #include "base/mem.h"
 #include "measure/internal.h"
 
-oz_status oz_ctx_check(oz_model *const *models, int n_models, int64_t ctx, oz_err *err) {
-    for (int i = 0; i < n_models; i++) {
-        const int64_t len = oz_model_get(models[i])->max_len;
-        OZ_NEED(ctx >= 2 && ctx <= len, err, OZ_E_ARG, "--ctx %lld: must be 2..%lld, the model's length", (long long)ctx, (long long)len);
-    }
+enum { DEFAULT_CTX = 1024 };
+
+oz_status oz_kl_ctx_choose(int64_t *ctx, int64_t asked, int64_t max_len, oz_err *err) {
+    *ctx = asked ? asked : max_len < DEFAULT_CTX ? max_len : DEFAULT_CTX;
+    OZ_NEED(*ctx >= 2 && *ctx <= max_len, err, OZ_E_ARG, "--ctx %lld: must be 2..%lld, the model's length", (long long)*ctx, (long long)max_len);
     return OZ_OK;
 }
 

@@ -407,11 +407,12 @@ static oz_status max_len_check(const oz_dims *d, const oz_model_cfg *cfg, oz_err
     return OZ_OK;
 }
 
-oz_status oz_model_cfg_check(const oz_model_cfg *cfg, oz_dev *dev, const oz_ckpt *ckpt, oz_err *err) {
+oz_status oz_model_cfg_check(int64_t *max_len, const oz_model_cfg *cfg, oz_dev *dev, const oz_ckpt *ckpt, oz_err *err) {
     oz_model m = {.swap = cfg->swap}; /* as far as at_load_check looks at it */
     oz_form form;
     OZ_TRY(oz_arch_read(&m.arch, &m.dims, oz_ckpt_config(ckpt), err));
     OZ_TRY(max_len_check(&m.dims, cfg, err));
+    if (max_len) *max_len = max_len_of(&m.dims, cfg);
     if (dev) OZ_TRY(plain_form_choose(&form, dev, ckpt, cfg->dtype, err));
     if (!cfg->quantize) return OZ_OK;
     m.quantize = *cfg->quantize;

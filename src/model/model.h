@@ -88,7 +88,7 @@ typedef struct oz_model_cfg {
     bool (*pending)(void *arg, const char *module); void *pending_arg; /* quantized modules that are not made yet, which zeros stand for whatever is stored (1 for the scales of an attention module's cache); NULL: none */
 } oz_model_cfg;
 oz_status oz_model_open(oz_model **out, oz_dev *dev, const oz_ckpt *ckpt, const oz_model_cfg *cfg, oz_err *err); void oz_model_close(oz_model **m);
-oz_status oz_model_cfg_check(const oz_model_cfg *cfg, oz_dev *dev, const oz_ckpt *ckpt, oz_err *err); /* what opening refuses of cfg; dev NULL: but for what a device decides */
+oz_status oz_model_cfg_check(int64_t *max_len /* NULL, or that of the info */, const oz_model_cfg *cfg, oz_dev *dev, const oz_ckpt *ckpt, oz_err *err); /* what opening refuses of cfg; dev NULL: but for what a device decides */
 typedef struct oz_model_info {
     const char *model_type, *dtype;
     int64_t vocab_size, hidden_size, n_layers, n_heads, n_heads_kv, head_dim, intermediate_size, max_len, max_tok;

@@ -74,6 +74,12 @@ fails 'of two models' 2 '--leave-one-out: takes one MODEL, found 2' $OUNCE kl "$
 
 fails 'nothing that differs' 1 "error: $T/llama: every module is as in $T/llama" k "$T/llama" "$T/llama"
 fails 'two models' 2 '--by-module: takes one MODEL, found 2' k "$T/llama" "$T/q" "$T/q"
-fails 'too long a window' 1 '--ctx 1024: must be 2..128' k "$T/llama" "$T/q" --ctx 1024
+for how in --by-module --leave-one-out; do
+    fails "too long a window, $how" 1 "error: --ctx 1024: must be 2..128, the model's length" k "$T/llama" "$T/q" $how --ctx 1024
+    fails "whatever memory it took, $how" 1 "error: --ctx 1073741824: must be 2..128, the model's length" k "$T/llama" "$T/q" $how --ctx 1073741824
+    fails "a model that takes no window, $how" 1 "error: --ctx 1: must be 2..1, the model's length" $OUNCE kl "$T/llama" "$T/q" --text "$T/text" -q -t 1 $how --max-model-len 1
+done
+cp -r "$T/q" "$T/shorter" && jq '.max_position_embeddings = 64' "$T/q/config.json" >"$T/shorter/config.json"
+fails 'one that the model would not take whole' 1 "error: --ctx 65: must be 2..64, the model's length" k "$T/llama" "$T/shorter" --leave-one-out --ctx 65
 fails 'quantized at load' 2 '--by-module: takes modules as MODEL stores them' k "$T/mixtral" "$T/mixtral" --quantization experts_int8
 fails 'another shape' 1 "error: $T/mixtral: model.embed_tokens.weight: expected [265, 64], found [320, 64]" k "$T/llama" "$T/mixtral"
