@@ -5,6 +5,7 @@
 
 oz_blas_fns oz_blas;
 static void *library;
+static int n_ready; /* threads whose room it has */
 
 /* OpenBLAS takes this much for each thread that calls it, and where there is none it asks again without end. */
 enum { BLAS_BYTES = 136 << 20, MOST = 64 /* that are taken beforehand: it has a fixed number of them */ };
@@ -35,9 +36,9 @@ static void take(void **room, int n) {
 oz_status oz_blas_init(int n_threads, oz_err *err) {
     void **room = oz_alloc_array((size_t)n_threads, sizeof *room);
     oz_status st = library ? OZ_OK : load(err);
-    for (int i = 0; st == OZ_OK && i < n_threads; i++) st = oz_big_new(&room[i], BLAS_BYTES, "room that OpenBLAS takes for each thread", err);
+    for (int i = n_ready; st == OZ_OK && i < n_threads; i++) st = oz_big_new(&room[i], BLAS_BYTES, "room that OpenBLAS takes for each thread", err);
     for (int i = 0; i < n_threads; i++) oz_big_free(room[i]);
-    if (st == OZ_OK) take(room, n_threads);
+    if (st == OZ_OK && n_threads > n_ready) take(room, n_ready = n_threads);
     oz_free(room);
     return st;
 }

@@ -131,5 +131,6 @@ tight() { limited "$1" $OUNCE_RELEASE quantize $M/llama -o "$T/tight" --force -q
 for kb in 90000 130000 170000 210000 250000; do fails "GPTQ under a limit of $kb kB" 1 '' tight $kb; done
 grep -q 'room that OpenBLAS takes for each thread' "$T/err" || echo 'not ok what there is no room for is said'
 for kb in 290000 310000 330000 350000 370000 390000; do tight $kb >"$T/out" 2>"$T/err"; ok "GPTQ under a limit of $kb kB: it ends" test $? -lt 2; done
+ok 'GPTQ behind --target-bytes takes its room once' limited 520000 $OUNCE_RELEASE quantize $M/llama -o "$T/tight" --force -q -t 2 --target-bytes 250K --method gptq --calibration "$T/cal.jsonl" --num-calibration-samples 2 --max-seq-length 8 >"$T/out" 2>"$T/err"
 ok 'and with enough it is done' tight 700000 >"$T/out" 2>"$T/err"
 ok 'nothing is left' test ! -e "$T/tight.gptq"
