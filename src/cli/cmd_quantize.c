@@ -152,11 +152,14 @@ static oz_status text_open(text *t, bool runs, oz_err *err) {
     return runs && !t->dev ? oz_cli_dev_open(&t->dev, err) : OZ_OK;
 }
 
+static oz_quantize_text_cfg text_cfg(const text *t, oz_budget *budget) { return (oz_quantize_text_cfg){t->dev, &t->calibration, oz_cli_output.force, resume, OZ_VERSION, budget}; }
+
 /* A dry run reads and checks the text alone. */
 static oz_status text_run(json_t **made, oz_quantize *q, oz_budget *budget, text *t, oz_pool *pool, oz_err *err) {
     OZ_TRY(text_open(t, !oz_cli_output.dry_run, err));
     if (oz_cli_output.dry_run) return oz_quantize_text_check(q, &t->calibration, err);
-    return oz_quantize_run_text(made, q, oz_cli_output.path, &(oz_quantize_text_cfg){t->dev, &t->calibration, oz_cli_output.force, resume, OZ_VERSION, budget}, pool, err);
+    const oz_quantize_text_cfg cfg = text_cfg(t, budget);
+    return oz_quantize_run_text(made, q, oz_cli_output.path, &cfg, pool, err);
 }
 
 /* Options that change nothing where nothing takes a text. */
@@ -198,7 +201,7 @@ static oz_status budget_make(oz_budget **out, const oz_ckpt *ckpt, const oz_quan
     OZ_TRY(oz_cli_of_model(oz_budget_new(out, ckpt, cfg, (int64_t)target, err), t->model, err));
     OZ_TRY(text_open(t, true, err));
     oz_pool *pool = oz_pool_new((int)oz_cli_common.threads);
-    const oz_quantize_text_cfg run = {t->dev, &t->calibration, oz_cli_output.force, resume, OZ_VERSION, *out};
+    const oz_quantize_text_cfg run = text_cfg(t, *out);
     oz_status st = oz_cli_budget(*out, &(oz_cli_budget_cfg){ckpt, t->model, oz_cli_output.dry_run ? NULL : oz_cli_output.path, &run}, pool, err);
     oz_pool_free(&pool);
     return st;
