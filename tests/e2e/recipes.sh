@@ -42,7 +42,8 @@ same 'written as three groups' 'mixed-precision 3' "$(jq -r '.quantization_confi
 ok 'verified, and run' runs "$T/o"
 
 # Names in llm-compressor's meaning; Linear reaches lm_head there.
-recipe() { printf '%s\n' 's_stage:' ' m_modifiers:' "  ${2:-QuantizationModifier}:" "$1" >"$T/x.yaml"; }
+modifiers() { printf '%s\n' 's_stage:' ' m_modifiers:' "$@" >"$T/x.yaml"; } # LINE...
+recipe() { modifiers "  ${2:-QuantizationModifier}:" "$1"; }
 recipe '   {scheme: W8A16}'
 q --recipe "$T/x.yaml" --json >"$T/report"
 same 'W8A16 has groups of 128, and lm_head is Linear' '128 W8A16' "$(jq '.quantization_config.config_groups.group_0.weights.group_size' "$T/o/config.json") $(scheme_of lm_head)"
@@ -130,17 +131,17 @@ bad 'a strength' '.smoothing_strength: must be a number above 0' '   {smoothing_
 bad 'a key of another' '.n_grid: unknown key of a SmoothQuantModifier' '   {n_grid: 20}' SmoothQuantModifier
 
 # Scales that move, then rounding: what --method does.
-printf '%s\n' 's_stage:' ' m_modifiers:' '  SmoothQuantModifier: {smoothing_strength: 0.8, mappings: null}' '  GPTQModifier: {scheme: W8A8, ignore: [lm_head]}' >"$T/x.yaml"
+modifiers '  SmoothQuantModifier: {smoothing_strength: 0.8, mappings: null}' '  GPTQModifier: {scheme: W8A8, ignore: [lm_head]}'
 c --recipe "$T/x.yaml" --max-seq-length 16 >"$T/out" 2>&1 && mv "$T/o" "$T/by-recipe" && c --scheme W8A8 --method smoothquant+gptq --smoothing-strength 0.8 --max-seq-length 16 >"$T/out" 2>&1
 ok 'SmoothQuantModifier and GPTQModifier: the bytes of smoothquant+gptq' cmp "$T/by-recipe/model.safetensors" "$T/o/model.safetensors"
 same 'recorded' '["recipe","smoothquant",0.8]' "$(jq -c '[.method, .folding.by, .folding.strength]' "$T/by-recipe/ounce_recipe.json")"
-printf '%s\n' 's_stage:' ' m_modifiers:' '  AWQModifier: {duo_scaling: true}' '  QuantizationModifier: {scheme: W8A16, ignore: [lm_head]}' >"$T/x.yaml"
+modifiers '  AWQModifier: {duo_scaling: true}' '  QuantizationModifier: {scheme: W8A16, ignore: [lm_head]}'
 c --recipe "$T/x.yaml" --max-seq-length 16 >"$T/out" 2>&1
 same 'AWQModifier' '["awq","searched"]' "$(jq -c '[.folding.by, .folding.strength]' "$T/o/ounce_recipe.json")"
 
 # Mappings: all of them are what is done without; of some, what they do not name stays as rounding alone leaves it. As llm-compressor's recipes write them, and as its AWQModifier saves its own.
 moved() { # NAME SMOOTHQUANT'S KEYS
-    printf '%s\n' 's_stage:' ' m_modifiers:' "  SmoothQuantModifier: {smoothing_strength: 0.8$2}" '  QuantizationModifier: {scheme: W8A8, ignore: [lm_head]}' >"$T/x.yaml"
+    modifiers "  SmoothQuantModifier: {smoothing_strength: 0.8$2}" '  QuantizationModifier: {scheme: W8A8, ignore: [lm_head]}'
     rm -rf "$T/$1" && c --recipe "$T/x.yaml" --max-seq-length 16 >"$T/out" 2>"$T/err" && mv "$T/o" "$T/$1" || { echo "not ok $1" && cat "$T/err"; }
 }
 norms='[["re:.*q_proj", "re:.*k_proj", "re:.*v_proj"], "re:.*input_layernorm"], [["re:.*gate_proj", "re:.*up_proj"], "re:.*post_attention_layernorm"]'
@@ -152,24 +153,24 @@ q --scheme W8A8 >"$T/out" && mv "$T/o" "$T/plain"
 for t in self_attn.o_proj mlp.down_proj; do same "what the mappings do not name stays: $t" "$(tensor "$T/plain" model.layers.1.$t.weight)" "$(tensor "$T/norms" model.layers.1.$t.weight)"; done
 for t in self_attn.q_proj mlp.up_proj; do ok "what they name is moved: $t" test "$(tensor "$T/plain" model.layers.1.$t.weight)" != "$(tensor "$T/norms" model.layers.1.$t.weight)"; done
 cannot() { # NAME TEXT MAPPINGS
-    printf '%s\n' 's_stage:' ' m_modifiers:' "  AWQModifier: {mappings: [$3]}" '  QuantizationModifier: {scheme: W8A16, ignore: [lm_head, "re:.*layers.0.mlp.down_proj"]}' >"$T/x.yaml"
+    modifiers "  AWQModifier: {mappings: [$3]}" '  QuantizationModifier: {scheme: W8A16, ignore: [lm_head, "re:.*layers.0.mlp.down_proj"]}'
     fails "$1" 1 "x.yaml: s_stage.m_modifiers.AWQModifier.mappings[0]: $2" c --recipe "$T/x.yaml"
 }
 cannot 'some of the readers' 'model.layers.0.self_attn.v_proj reads what model.layers.0.input_layernorm gives, too' '{smooth_layer: "re:.*input_layernorm", balance_layers: ["re:.*q_proj", "re:.*k_proj"]}'
 cannot 'a reader that is none' "balance_layers 're:.*fc1' matches nothing that reads what 're:.*up_proj' gives" '{smooth_layer: "re:.*up_proj", balance_layers: ["re:.*down_proj", "re:.*fc1"]}'
 cannot 'a source that is none' "smooth_layer 're:.*self_attn_layer_norm' matches nothing that scales can leave without a change of what the model computes; they can leave: input_layernorm, v_proj, post_attention_layernorm, up_proj" '{smooth_layer: "re:.*self_attn_layer_norm", balance_layers: ["re:.*q_proj"]}'
 cannot 'a broken expression' "expected a regular expression, found 're:(': " '{smooth_layer: "re:(", balance_layers: ["re:.*q_proj"]}'
-printf '%s\n' 's_stage:' ' m_modifiers:' '  AWQModifier: {mappings: [{smooth_layer: "re:.*up_proj", balance_layers: "re:.*down_proj"}]}' '  QuantizationModifier: {scheme: W8A16, ignore: [lm_head, "re:.*layers.0.mlp.down_proj"]}' >"$T/x.yaml"
+modifiers '  AWQModifier: {mappings: [{smooth_layer: "re:.*up_proj", balance_layers: "re:.*down_proj"}]}' '  QuantizationModifier: {scheme: W8A16, ignore: [lm_head, "re:.*layers.0.mlp.down_proj"]}'
 c --recipe "$T/x.yaml" >"$T/out" 2>"$T/err"
 ok 'a place that is asked for and left is a warning' grep -q '^warning: 1 of 8 places where scales could move are left as they are, the first model.layers.0.mlp.up_proj: model.layers.0.mlp.down_proj is to be left as it is' "$T/err"
-printf '%s\n' 's_stage:' ' m_modifiers:' '  AWQModifier: {scheme: W8A8, ignore: [lm_head], mappings: [[["re:.*experts.*w1$", "re:.*experts.*w3$"], "re:.*post_attention_layernorm"]]}' >"$T/x.yaml"
+modifiers '  AWQModifier: {scheme: W8A8, ignore: [lm_head], mappings: [[["re:.*experts.*w1$", "re:.*experts.*w3$"], "re:.*post_attention_layernorm"]]}'
 m=moe
 fails 'a router reads the norm, too' 1 'mappings[0]: model.layers.0.block_sparse_moe.gate reads what model.layers.0.post_attention_layernorm gives, too' c --recipe "$T/x.yaml"
 m=dense
 
 # An AWQModifier that also rounds, as it did until it was split; its ways to search.
 awq() { # NAME KEYS
-    printf '%s\n' 's_stage:' ' m_modifiers:' "  AWQModifier: {scheme: W4A16_ASYM, targets: [Linear], ignore: [lm_head]$2}" >"$T/x.yaml"
+    modifiers "  AWQModifier: {scheme: W4A16_ASYM, targets: [Linear], ignore: [lm_head]$2}"
     rm -rf "$T/$1" && c --recipe "$T/x.yaml" --max-seq-length 16 >"$T/out" 2>"$T/err" && mv "$T/o" "$T/$1" || { echo "not ok $1" && cat "$T/err"; }
 }
 awq one-modifier ''
@@ -179,7 +180,7 @@ awq both ', duo_scaling: both, n_grid: 20'
 ok 'duo_scaling "both" and 20 points are what is done without' cmp "$T/one-modifier/model.safetensors" "$T/both/model.safetensors"
 awq duo ', duo_scaling: true' && awq no-duo ', duo_scaling: false' && awq coarse ', n_grid: 2'
 same 'each of these changes the bytes' 4 "$(for x in both duo no-duo coarse; do sha256sum <"$T/$x/model.safetensors"; done | sort -u | wc -l)"
-printf '%s\n' 's_stage:' ' m_modifiers:' '  GPTQModifier: {scheme: W8A8, ignore: [lm_head]}' '  SmoothQuantModifier: {}' >"$T/x.yaml"
+modifiers '  GPTQModifier: {scheme: W8A8, ignore: [lm_head]}' '  SmoothQuantModifier: {}'
 fails 'scales that move afterwards' 1 '.SmoothQuantModifier: scales are moved before weights are rounded: expected it first' c --recipe "$T/x.yaml"
 bad 'unknown preset' '.scheme: must be a preset that is known here, found "W9A9"' '   {scheme: W9A9}'
 bad 'no scheme' ': expected a scheme or config_groups' '   {targets: [Linear]}'
